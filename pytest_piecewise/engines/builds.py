@@ -1,0 +1,353 @@
+"""The builds of the native engine: eager, full and piecewise. Each is alive in one process and owned by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo import exc as dynamo_errors
+from torch._dynamo.utils import counters, get_compilation_metrics
+from torch._inductor import config as inductor_config
+from torch.fx.experimental import _config as symbolic_config
+
+from pytest_piecewise.capture import GraphPool
+from pytest_piecewise.engines import Request, describe
+from pytest_piecewise.engines.pieces import Evidence, FullBackend, PiecewiseBackend, Stage
+from pytest_piecewise.engines.prepare import (
+    call_context,
+    flatten,
+    make_inputs,
+    make_module,
+    sized_inputs,
+    state_tensors,
+)
+from pytest_piecewise.errors import BuildError
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Call, Counts
+
+
+class EagerBuild:
+    """The module as it is."""
+
+    variant = "eager"
+    graph_kind = ""
+    pool_bytes = 0
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        with request.meter.phase("model"):
+            self.module = make_module(request.model, request.dtype, request.device, request.seed)
+
+    def prepare(self) -> None:
+        """Nothing to compile."""
+
+    def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
+        """The module's outputs at the call's real size; padding is a matter of the variants with graphs."""
+        request = self._request
+        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        with call_context(request.model, call):
+            return owned(flatten(self.module(*inputs)))
+
+    @property
+    def counts(self) -> Counts:
+        """Nothing is compiled."""
+        return Counts()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FullBuild:
+    """One graph through Inductor, without graphs: what `torch.compile(fullgraph=True)` gives."""
+
+    variant = "full"
+    graph_kind = ""
+    pool_bytes = 0
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._evidence = Evidence()
+        with request.meter.phase("model"):
+            self.module = make_module(request.model, request.dtype, request.device, request.seed)
+        self._watch = CompileWatch()
+        backend = FullBackend(self._evidence, request.model.splitting_ops)
+        self._compiled = compile_dynamic(self.module, backend, request.model, self._evidence)
+
+    def prepare(self) -> None:
+        """Compiles at the largest captured size, and once more for size 1 if the model wants that apart."""
+        model = self._request.model
+        with preserved_state(model, self.module), self._request.meter.phase("compile"):
+            for call in warmup_calls(model):
+                self._run(call, mark=call.size != 1)
+        self._watch.warm()
+
+    def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
+        """The compiled module's outputs at the call's real size."""
+        return owned(flatten(self._run(call)))
+
+    def _run(self, call: Call, mark: bool = False) -> Any:
+        request = self._request
+        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        if mark:
+            mark_sizes(request.model, inputs, sized_inputs(request.model, inputs, call.size))
+        with compiling(request.model), call_context(request.model, call):
+            return self._compiled(*inputs)
+
+    @property
+    def counts(self) -> Counts:
+        """Evidence so far."""
+        return counts_from(self._evidence, self._watch, self._request.model)
+
+    def close(self) -> None:
+        """Drops the compiled code."""
+        torch._dynamo.reset()
+
+
+class PiecewiseBuild:
+    """Split at the splitting ops; every distinct piece compiled once; every piece captured for every size."""
+
+    variant = "piecewise"
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._evidence = Evidence()
+        with request.meter.phase("model"):
+            self.module = make_module(request.model, request.dtype, request.device, request.seed)
+        self._watch = CompileWatch()
+        self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack)
+        self.graph_kind = self._stage.pool.kind
+        self._compiled = compile_dynamic(self.module, self._backend(), request.model, self._evidence)
+        self._inputs: dict[int, tuple[Any, ...]] = {}
+        self._sized: dict[int, int] = {}
+        self._sized_outputs: dict[str, int] = {}
+
+    def _backend(self) -> Any:
+        return PiecewiseBackend(self._evidence, self._request.model.splitting_ops, self._stage)
+
+    def prepare(self) -> None:
+        """Compiles, then captures all sizes, largest first. Warm-up and capture leave the model's state as it was."""
+        request = self._request
+        with preserved_state(request.model, self.module):
+            with request.meter.phase("compile"):
+                for call in warmup_calls(request.model):
+                    self._place(call)
+                    self._observe(self._call(call, "compiled", mark=call.size != 1), call.size)
+            with request.meter.phase("capture"), self._stage.pool.capturing():
+                for size in reversed(request.model.capture_sizes):
+                    call = dummy_call(size)
+                    self._place(call)
+                    self._observe(self._call(call, "compiled"), size)
+                    self._call(call, "capture")
+        self._watch.warm()
+
+    def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
+        """The outputs of one call. With `graphs`, it is padded to `call.padded_size` and replayed; without, the same
+        compiled code runs at the same padded size. Calls beyond the captured sizes run unpadded."""
+        self._place(call)
+        outputs = flatten(self._call(call, "replay" if graphs and call.padded_size else "compiled"))
+        return owned(self._real_rows(outputs, call))
+
+    def _place(self, call: Call) -> None:
+        """Copies a call's inputs into the static buffers of its padded size and fills their padding rows."""
+        request, padded = self._request, call.padded_size or call.size
+        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        if padded not in self._inputs:
+            template = make_inputs(request.model, padded, call.seed, request.dtype, request.device)
+            self._inputs[padded] = tuple(t.clone() if isinstance(t, torch.Tensor) else t for t in template)
+            self._sized = self._sized or sized_inputs(request.model, template, padded)
+        static = self._inputs[padded]
+        for index, value in enumerate(inputs):
+            if isinstance(value, torch.Tensor):
+                self._fill(static[index], value, self._sized.get(index), call)
+        self._inputs[padded] = tuple(
+            held if isinstance(held, torch.Tensor) else new for held, new in zip(static, inputs, strict=True)
+        )
+
+    @staticmethod
+    def _fill(static: torch.Tensor, value: torch.Tensor, dimension: int | None, call: Call) -> None:
+        if dimension is None or static.shape == value.shape:
+            static.copy_(value)
+            return
+        rows = static.shape[dimension] - call.size
+        static.narrow(dimension, 0, call.size).copy_(value)
+        padding = static.narrow(dimension, call.size, rows)
+        if call.padding == "zero":
+            padding.zero_()
+        elif call.padding == "nan" and static.is_floating_point():
+            padding.fill_(float("nan"))
+        # "stale", and integers, which cannot be poisoned: what the last call at this size left there
+
+    def _call(self, call: Call, mode: str, mark: bool = False) -> Any:
+        model, stage = self._request.model, self._stage
+        padded = call.padded_size or call.size
+        inputs = self._inputs[padded]
+        stage.size, stage.padded_size, stage.mode = call.size, padded, mode
+        # Poison within the graph needs ops that know how many rows are real, which only a context can tell them.
+        stage.poison = call.padding == "nan" and model.context is not None
+        if mode == "capture":
+            stage.frozen = lambda: call_context(model, call)
+        if mark:
+            mark_sizes(model, inputs, self._sized)
+        with compiling(model), call_context(model, call):
+            return self._compiled(*inputs)
+
+    def _observe(self, outputs: Any, size: int) -> None:
+        """Learns from two sizes which dimension of each output carries the size."""
+        for name, tensor in flatten(outputs).items():
+            matching = [d for d, extent in enumerate(tensor.shape) if extent == size]
+            known = self._sized_outputs.get(name)
+            if known is None or (known not in matching and matching):
+                self._sized_outputs[name] = matching[0] if matching else -1
+            elif known not in matching:
+                self._sized_outputs[name] = -1
+
+    def _real_rows(self, outputs: dict[str, torch.Tensor], call: Call) -> dict[str, torch.Tensor]:
+        if call.padded_size in (0, call.size):
+            return outputs
+        sized = ((name, tensor, self._sized_outputs.get(name, -1)) for name, tensor in outputs.items())
+        return {
+            name: tensor.narrow(dimension, 0, call.size) if dimension >= 0 else tensor
+            for name, tensor, dimension in sized
+        }
+
+    @property
+    def counts(self) -> Counts:
+        """Evidence so far."""
+        return counts_from(self._evidence, self._watch, self._request.model)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the graph pool's segments."""
+        return self._stage.pool.pool_bytes()
+
+    def close(self) -> None:
+        """Drops graphs and compiled code."""
+        del self._compiled
+        torch._dynamo.reset()
+
+
+def compile_dynamic(module: nn.Module, backend: Any, model: Model, evidence: Evidence) -> Any:
+    """`torch.compile` of one graph for every size.
+
+    Some traces leave a guard `size != 1` behind although size 1 was declared to be like others (a `reshape` that is a
+    view for some strides). It is dropped, as vLLM drops all guards on shapes, and the results at size 1 are compared
+    like all others. Any other guard on shapes is kept: a call that violates it is then seen to compile again.
+    """
+
+    def keep(guards: Sequence[Any]) -> list[bool]:
+        may_drop = model.dynamic_shapes == "backed_size_oblivious" and not evidence.shape_guards
+        return [not (may_drop and guard.guard_type == "SHAPE_ENV") for guard in guards]
+
+    return torch.compile(module, fullgraph=True, backend=backend, options={"guard_filter_fn": keep})
+
+
+def owned(outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies that no later call can write: a graph's outputs lie where its next replay puts the next ones."""
+    return {name: tensor.clone() for name, tensor in outputs.items()}
+
+
+def dummy_call(size: int) -> Call:
+    """The call with which a size is compiled or captured: data of its own, seen by no protocol step."""
+    return Call(index=-1, phase="warm-up", size=size, padded_size=size, seed=size)
+
+
+def warmup_calls(model: Model) -> Sequence[Call]:
+    """The calls that compile everything: the largest captured size, and size 1 where the model has it compiled apart."""
+    sizes = [model.capture_sizes[-1]]
+    if model.dynamic_shapes == "backed" and model.capture_sizes[0] == 1 and sizes != [1]:
+        sizes.append(1)
+    return [dummy_call(size) for size in sizes]
+
+
+def mark_sizes(model: Model, inputs: Sequence[Any], sized: dict[int, int]) -> None:
+    """Tells Dynamo which dimensions are symbolic."""
+    from torch._dynamo.decorators import mark_unbacked  # noqa: PLC0415 - in torch._dynamo itself only since 2.12
+
+    mark = mark_unbacked if model.dynamic_shapes == "unbacked" else torch._dynamo.mark_dynamic
+    for index, dimension in sized.items():
+        mark(inputs[index], dimension)
+
+
+@contextmanager
+def compiling(model: Model) -> Iterator[None]:
+    """The configuration under which the model is traced and compiled; Dynamo's refusals become findings."""
+    patches = model.inductor_config() if callable(model.inductor_config) else model.inductor_config
+    oblivious = model.dynamic_shapes == "backed_size_oblivious"
+    try:
+        with inductor_config.patch(dict(patches)), symbolic_config.patch(backed_size_oblivious=oblivious):
+            yield
+    except dynamo_errors.FailOnRecompileLimitHit as error:
+        raise BuildError("recompiles", f"Dynamo hit its recompile limit: {describe(error)}") from error
+    except (dynamo_errors.Unsupported, dynamo_errors.UserError) as error:
+        raise BuildError(
+            "graph_breaks",
+            f"Dynamo cannot trace the model as one graph: {describe(error)}",
+            detail=str(error),
+            action="remove the graph break, or register what breaks it as a custom op",
+        ) from error
+
+
+@contextmanager
+def preserved_state(model: Model, module: Any) -> Iterator[None]:
+    """Restores the model's state on the way out, in place, so that dummy runs do not advance it."""
+    before = {name: tensor.clone() for name, tensor in state_tensors(model, module).items()}
+    try:
+        yield
+    finally:
+        for name, tensor in state_tensors(model, module).items():
+            tensor.copy_(before[name])
+
+
+class CompileWatch:
+    """Reads from Dynamo's own metrics what was compiled again after warm-up, and why, and which graphs broke."""
+
+    def __init__(self) -> None:
+        torch._dynamo.reset()
+        counters.clear()
+        torch._dynamo.utils.clear_compilation_metrics()
+        self._seen: set[str] | None = None
+
+    def warm(self) -> None:
+        """From here on every compilation is one too many."""
+        self._seen = {str(entry.compile_id) for entry in get_compilation_metrics()}
+
+    @property
+    def recompiles(self) -> tuple[str, ...]:
+        """Reasons of compilations after warm-up."""
+        if self._seen is None:
+            return ()
+        late = [entry for entry in get_compilation_metrics() if str(entry.compile_id) not in self._seen]
+        return tuple(f"{entry.co_name}: {describe(entry.recompile_reason or 'no reason given')}" for entry in late)
+
+    @property
+    def graph_breaks(self) -> tuple[str, ...]:
+        """Dynamo's reasons of graph breaks."""
+        return tuple(describe(reason) for reason in counters["graph_break"])
+
+
+def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts:
+    """The record of what was tallied."""
+    declared = {op: op.partition(".")[0] for op in model.splitting_ops}
+    found = set(evidence.splitting_ops)
+    return Counts(
+        graphs=evidence.graphs,
+        pieces=evidence.pieces,
+        distinct_pieces=len(evidence.distinct) or evidence.pieces,
+        compiles=evidence.compiles if evidence.modules else 0,
+        kernels=evidence.kernels,
+        splitting_ops=len(evidence.splitting_ops),
+        captures=evidence.captures,
+        replays=evidence.replays,
+        compiled_calls=evidence.compiled_calls,
+        recompiles=watch.recompiles,
+        graph_breaks=watch.graph_breaks,
+        missing_ops=tuple(op for op, packet in declared.items() if not {op, packet} & found),
+        captured_ops=tuple(evidence.captured_ops),
+        copied_inputs=tuple(evidence.copied_inputs),
+        moved_inputs=tuple(evidence.moved_inputs),
+        empty_pieces=tuple(evidence.empty_pieces),
+        captured_sizes=tuple(sorted(evidence.captured_sizes)),
+    )

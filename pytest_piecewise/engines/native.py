@@ -1,0 +1,32 @@
+"""The engine that needs only torch: eager, one Inductor graph, or pieces compiled once each and captured per size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.records import Case
+
+
+class NativeEngine:
+    """Stock torch, 2.11 to 2.15. Importing it imports no torch; `build` does."""
+
+    name = "native"
+
+    def unsupported(self, case: Case) -> str | None:
+        """Nothing: what the device cannot do shows when the model is probed."""
+        return None
+
+    def environ(self, case: Case) -> Mapping[str, str]:
+        """On a CPU, compilation stays in the build's own process, so that its CPU seconds can be counted."""
+        return {"TORCHINDUCTOR_COMPILE_THREADS": "1"} if case.device == "cpu" else {}
+
+    def build(self, request: Request) -> Build:
+        """The variant asked for, not yet prepared."""
+        from pytest_piecewise.engines.builds import (  # noqa: PLC0415 - torch, only in the process that builds
+            EagerBuild,
+            FullBuild,
+            PiecewiseBuild,
+        )
+
+        return {"eager": EagerBuild, "full": FullBuild, "piecewise": PiecewiseBuild}[request.variant](request)

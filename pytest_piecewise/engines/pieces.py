@@ -1,0 +1,235 @@
+"""Dynamo backends: the whole graph through Inductor, or split, with each distinct piece compiled once and captured."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._inductor import metrics, standalone_compile
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.compile_fx import compile_fx
+
+from pytest_piecewise.capture import Frozen, GraphPool, StaticGraph, capture
+from pytest_piecewise.split import Split, custom_ops, op_names, split_graph, structural_key
+
+# standalone_compile copies the graph unless it is given away; the argument exists since torch 2.13.
+_DONATE = (
+    {"donate_graph_module": False} if "donate_graph_module" in inspect.signature(standalone_compile).parameters else {}
+)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What a build has really done so far. Filled by the backends and pieces, read by `Build.counts`."""
+
+    graphs: int = 0
+    pieces: int = 0
+    distinct: set[str] = field(default_factory=set)
+    compiles: int = 0
+    modules: int = 0
+    kernels: int = 0
+    splitting_ops: list[str] = field(default_factory=list)
+    captures: int = 0
+    replays: int = 0
+    compiled_calls: int = 0
+    copied_inputs: dict[str, None] = field(default_factory=dict)
+    moved_inputs: dict[str, None] = field(default_factory=dict)
+    captured_ops: dict[str, None] = field(default_factory=dict)
+    empty_pieces: list[str] = field(default_factory=list)
+    captured_sizes: set[int] = field(default_factory=set)
+    shape_guards: list[str] = field(default_factory=list)
+    """Guards on shapes that are more than `size is not 1` or `two arguments have one size`."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the pieces have to know of the call that is under way. One per build, shared by all of its pieces."""
+
+    pool: GraphPool
+    frozen: Frozen
+    size: int = 0
+    padded_size: int = 0
+    mode: str = "compiled"
+    """`compiled` (no graphs), `capture` or `replay`."""
+    poison: bool = False
+    """Whether padding rows at the boundaries of pieces are overwritten with NaN before a piece reads them."""
+
+
+def compile_counted(evidence: Evidence, compile_: Callable[[], Any]) -> Callable[..., Any]:
+    """Runs one Inductor compilation, tallies it and what it generated, and tallies every call of its result."""
+    modules, kernels = len(PyCodeCache.modules), metrics.generated_kernel_count
+    compiled = compile_()
+    evidence.compiles += 1
+    evidence.modules += len(PyCodeCache.modules) - modules
+    evidence.kernels += metrics.generated_kernel_count - kernels
+
+    def counted(*arguments: Any) -> Any:
+        evidence.compiled_calls += 1
+        return compiled(*arguments)
+
+    return counted
+
+
+def note_shape_guards(evidence: Evidence) -> None:
+    """Notes, while a graph is handed over, which guards on shapes its trace has left behind."""
+    context = torch._guards.TracingContext.try_get()
+    shapes = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
+    if shapes is None:
+        return
+    for guard in shapes.guards:
+        names_sizes = all(argument.is_Symbol or argument == 1 for argument in guard.expr.args)
+        if not (names_sizes and type(guard.expr).__name__ in ("Equality", "Unequality")):
+            evidence.shape_guards.append(str(guard.expr))
+
+
+class FullBackend:
+    """Dynamo backend: the graph as it is, through Inductor."""
+
+    def __init__(self, evidence: Evidence, splitting_ops: Sequence[str]) -> None:
+        self._evidence, self._splitting_ops = evidence, frozenset(splitting_ops)
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        evidence = self._evidence
+        evidence.graphs += 1
+        evidence.pieces += 1
+        note_shape_guards(evidence)
+        for node in graph_module.graph.nodes:
+            evidence.splitting_ops += sorted(self._splitting_ops.intersection(op_names(node)))
+        return compile_counted(evidence, lambda: compile_fx(graph_module, example_inputs))
+
+
+class PiecewiseBackend:
+    """Dynamo backend: splits, compiles each distinct piece once, and puts a `Piece` in place of every one."""
+
+    def __init__(self, evidence: Evidence, splitting_ops: Sequence[str], stage: Stage) -> None:
+        self._evidence, self._splitting_ops, self._stage = evidence, tuple(splitting_ops), stage
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        evidence = self._evidence
+        evidence.graphs += 1
+        note_shape_guards(evidence)
+        split = split_graph(graph_module, self._splitting_ops)
+        compiled: dict[str, Callable[..., Any]] = {}
+        fresh = _eager_results(split)
+        position = 0
+        for segment in split.segments:
+            if not segment.is_piece:
+                evidence.splitting_ops += segment.ops
+                continue
+            module = getattr(split.module, segment.name)
+            key = structural_key(module)
+            if key not in compiled:
+                compiled[key] = self._compile(module)
+            evidence.pieces += 1
+            evidence.distinct.add(key)
+            evidence.captured_ops.update((f"{op} in piece {position}", None) for op in custom_ops(module.graph))
+            evidence.empty_pieces += [f"piece {position}"] if segment.is_free else []
+            piece = Piece(f"piece {position}", compiled[key], module, fresh[segment.name], self._stage, evidence)
+            split.module.delete_submodule(segment.name)
+            split.module.add_submodule(segment.name, piece)
+            position += 1
+        split.module.recompile()
+        return split.module
+
+    def _compile(self, module: fx.GraphModule) -> Callable[..., Any]:
+        inputs = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
+        return compile_counted(
+            self._evidence, lambda: standalone_compile(module, inputs, dynamic_shapes="from_graph", **_DONATE)
+        )
+
+
+def _eager_results(split: Split) -> dict[str, dict[str, str]]:
+    """Per segment, the inputs that come out of eager segments, at a new address in every call, and from which op."""
+    producer = {segment.name: "/".join(segment.ops) or "eager ops" for segment in split.segments if not segment.is_piece}
+    found: dict[str, dict[str, str]] = {segment.name: {} for segment in split.segments}
+    for node in split.module.graph.nodes:
+        if node.op != "call_module" or node.target not in found:
+            continue
+        placeholders = getattr(split.module, node.target).graph.find_nodes(op="placeholder")
+        for placeholder, argument in zip(placeholders, node.args, strict=True):
+            source = argument
+            while isinstance(source, fx.Node) and source.op == "call_function":
+                source = source.args[0]
+            if isinstance(source, fx.Node) and source.op == "call_module" and source.target in producer:
+                found[node.target][placeholder.name] = producer[source.target]
+    return found
+
+
+class Piece(nn.Module):
+    """A compiled piece in its place in the split graph: runs, captures or replays as the stage says."""
+
+    def __init__(
+        self,
+        label: str,
+        compiled: Callable[..., Any],
+        module: fx.GraphModule,
+        fresh: dict[str, str],
+        stage: Stage,
+        evidence: Evidence,
+    ) -> None:
+        super().__init__()
+        placeholders = module.graph.find_nodes(op="placeholder")
+        self._label, self._compiled, self._stage, self._evidence = label, compiled, stage, evidence
+        self._names = [f"{label}, input {node.name}" for node in placeholders]
+        self._rows = [index for index, node in enumerate(placeholders) if _has_rows(node.meta.get("example_value"))]
+        self._fresh = {index: fresh[node.name] for index, node in enumerate(placeholders) if node.name in fresh}
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._graphs: dict[int, StaticGraph] = {}
+
+    def forward(self, *arguments: Any) -> Any:
+        stage = self._stage
+        if stage.poison:
+            self._poison(arguments)
+        if stage.mode == "compiled":
+            return self._compiled(*arguments)
+        if stage.mode == "capture":
+            return self._capture(arguments)
+        graph = self._graphs.get(stage.padded_size)
+        if graph is None:  # traced again after capture: there is no graph for this code
+            return self._compiled(*arguments)
+        outputs, moved = graph.replay(arguments)
+        self._evidence.replays += 1
+        self._evidence.moved_inputs.update((line, None) for line in moved)
+        return outputs
+
+    def _capture(self, arguments: Sequence[Any]) -> Any:
+        copied = {}
+        for index, op in self._fresh.items():
+            if isinstance(arguments[index], torch.Tensor):
+                copied[index] = self._buffer(index, arguments[index])
+                self._evidence.copied_inputs[f"{self._names[index]} (from {op})"] = None
+        size = self._stage.padded_size
+        self._graphs[size], outputs = capture(
+            self._stage.pool,
+            self._compiled,
+            arguments,
+            names=[f"{name}, size {size}" for name in self._names],
+            copied=copied,
+            frozen=self._stage.frozen,
+        )
+        self._evidence.captures += 1
+        self._evidence.captured_sizes.add(size)
+        return outputs
+
+    def _buffer(self, index: int, like: torch.Tensor) -> torch.Tensor:
+        """A static place for one input, shared by all sizes: sizes are never in flight together, the largest is first."""
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+        held = self._buffers.get(index)
+        if held is None or held.numel() < extent:
+            held = self._buffers[index] = torch.zeros(extent, dtype=like.dtype, device=like.device)
+        return held.as_strided(like.shape, like.stride())
+
+    def _poison(self, arguments: Sequence[Any]) -> None:
+        stage = self._stage
+        for index in self._rows:
+            rows = arguments[index]
+            if rows.is_floating_point() and rows.shape[0] == stage.padded_size:
+                rows[stage.size :].fill_(float("nan"))
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)

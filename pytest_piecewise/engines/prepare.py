@@ -1,0 +1,166 @@
+"""What every engine needs before it builds: pinned numerics, the module, the inputs of a call, outputs by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_piecewise.errors import ModelError
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Call
+
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+"""Largest relative error of rounding to a dtype (for bfloat16 with its 8 significant bits: 2**-8, one unit in the last
+place of the significand's half step, taken generously as in `docs/tolerances.md`)."""
+
+_PINNED_INDUCTOR = {
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "coordinate_descent_tuning": False,
+    "fallback_random": True,
+}
+
+
+@contextmanager
+def pinned_numerics(threads: int) -> Iterator[None]:
+    """Pins what can change results or generated code from run to run: threads, TF32, reduced-precision sums, autotuning,
+    the aliasing check that torch otherwise makes an error only where `CI` is set. Restored on the way out."""
+    import torch._functorch.config as functorch_config  # noqa: PLC0415 - heavy, and private
+    import torch._inductor.config as inductor_config  # noqa: PLC0415
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    flags = [
+        (matmul, "allow_tf32", False),
+        (matmul, "allow_bf16_reduced_precision_reduction", False),
+        (matmul, "allow_fp16_reduced_precision_reduction", False),
+        (cudnn, "allow_tf32", False),
+        (cudnn, "benchmark", False),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in flags]
+    threads_before = torch.get_num_threads()
+    with ExitStack() as stack:
+        stack.enter_context(inductor_config.patch(_PINNED_INDUCTOR))
+        stack.enter_context(functorch_config.patch(error_on_custom_op_aliasing=True))
+        stack.enter_context(torch.no_grad())
+        try:
+            for owner, name, value in flags:
+                setattr(owner, name, value)
+            torch.set_num_threads(threads)
+            yield
+        finally:
+            torch.set_num_threads(threads_before)
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+
+def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
+    """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode."""
+    torch.manual_seed(seed)
+    module = model.build()
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"Model {model.name!r}: expected build() to return an nn.Module, found {type(module).__name__}")
+    return module.to(device=device, dtype=dtype).eval().requires_grad_(False)
+
+
+def make_inputs(model: Model, size: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
+    """The arguments of one call at `size` rows. Floating-point tensors are cast to `dtype`."""
+    arguments = model.inputs(size, torch.Generator().manual_seed(seed))
+    if not isinstance(arguments, tuple):
+        raise ModelError(f"Model {model.name!r}: expected inputs() to return a tuple, found {type(arguments).__name__}")
+    return tuple(_place(argument, dtype, device) for argument in arguments)
+
+
+def _place(argument: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    return argument.to(device=device, dtype=dtype if argument.is_floating_point() else argument.dtype)
+
+
+def sized_inputs(model: Model, arguments: tuple[Any, ...], size: int) -> dict[int, int]:
+    """`{argument index: dimension}` of the arguments that carry the size, declared or found."""
+    if model.dynamic is not None:
+        return dict(model.dynamic)
+    return {
+        index: 0
+        for index, argument in enumerate(arguments)
+        if isinstance(argument, torch.Tensor) and argument.dim() and argument.shape[0] == size
+    }
+
+
+def call_context(model: Model, call: Call) -> Any:
+    """The context manager that sets the metadata of one call."""
+    return model.context(call) if model.context is not None else nullcontext()
+
+
+def state_tensors(model: Model, module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that a call may change, by name. A pattern that matches none is an error."""
+    buffers = dict(module.named_buffers())
+    found: dict[str, torch.Tensor] = {}
+    for pattern in model.state:
+        names = fnmatch.filter(buffers, pattern)
+        if not names:
+            raise ModelError(
+                f"Model {model.name!r}: state pattern {pattern!r} matches no buffer; "
+                f"expected one of {', '.join(sorted(buffers)) or 'none, as the module has no buffers'}"
+            )
+        found.update((name, buffers[name]) for name in names)
+    return found
+
+
+def frozen_tensors(model: Model, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Weights and the buffers that no call may change."""
+    state = state_tensors(model, module)
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {name: tensor for name, tensor in tensors.items() if name not in state}
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """A sum over the bytes that any single change alters; computed on the tensor's own device."""
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    bits = tensor.detach().contiguous().reshape(-1).view(width).to(torch.int64)
+    weights = torch.arange(1, bits.numel() + 1, device=bits.device) % 8191 + 1
+    return int((bits * weights).sum())
+
+
+def update_weights(module: nn.Module, seed: int) -> None:
+    """Scales the rows of every weight in place by factors between 0.75 and 1.25: addresses stay, results must follow."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        if parameter.is_floating_point() and parameter.dim():
+            rows = 0.75 + 0.5 * torch.rand(parameter.shape[0], generator=generator)
+            factors = rows.reshape(-1, *[1] * (parameter.dim() - 1))
+            parameter.data.mul_(factors.to(device=parameter.device, dtype=parameter.dtype))
+
+
+def flatten(outputs: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors of a model's result by name: `output` for a single one, else the path of keys and positions.
+
+    Python numbers count as tensors. `None` is left out. Anything else is an error.
+    """
+    if isinstance(outputs, torch.Tensor):
+        return {prefix or "output": outputs}
+    if isinstance(outputs, (bool, int, float)):
+        return {prefix or "output": torch.tensor(outputs)}
+    if outputs is None:
+        return {}
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, Mapping):
+        items: Any = ((field.name, getattr(outputs, field.name)) for field in dataclasses.fields(outputs))
+    elif isinstance(outputs, Mapping):
+        items = outputs.items()
+    elif isinstance(outputs, (tuple, list)):
+        items = enumerate(outputs)
+    else:
+        raise ModelError(
+            f"expected tensors, numbers, tuples, lists, dicts or dataclasses as outputs, found {type(outputs).__name__} "
+            f"at {prefix or 'the top'}; return the tensors that matter"
+        )
+    found: dict[str, torch.Tensor] = {}
+    for key, value in items:
+        found.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return found

@@ -1,0 +1,69 @@
+"""Which calls every build of a case goes through, in which order. Pure: a list of `Call` records out of a `Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Call
+
+MAX_JUDGED_SIZES = 8
+MAX_PADDED_SIZES = 3
+PADDINGS = ("nan", "stale")
+"""What else is put into the padding rows of a padded call, to be compared bit for bit with zero padding."""
+
+
+def judged_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """At most `MAX_JUDGED_SIZES` of `sizes`, both ends included, spread evenly.
+
+    The other sizes are held to the bit axis alone (graphs on against off), which needs no reference.
+    """
+    if len(sizes) <= MAX_JUDGED_SIZES:
+        return sizes
+    step = (len(sizes) - 1) / (MAX_JUDGED_SIZES - 1)
+    return tuple(sizes[round(i * step)] for i in range(MAX_JUDGED_SIZES))
+
+
+def padded_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes that have to be padded: one above the captured size below, so that most rows of the graph are padding."""
+    gaps = [low + 1 for low, high in zip((0, *sizes), sizes, strict=False) if high - low > 1]
+    if len(gaps) <= MAX_PADDED_SIZES:
+        return tuple(gaps)
+    return (gaps[0], gaps[len(gaps) // 2], gaps[-1])
+
+
+def interleaved(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Largest, smallest, second largest, ...: neighbours in time are far apart in size."""
+    low, high = list(sizes), list(reversed(sizes))
+    mixed = [size for pair in zip(high, low, strict=True) for size in pair]
+    return tuple(dict.fromkeys(mixed))
+
+
+def calls(model: Model, seed: int) -> tuple[Call, ...]:
+    """The protocol. Every call has a seed of its own, so data and metadata differ between all of them."""
+    sizes = model.capture_sizes
+    judged = set(judged_sizes(sizes))
+    steps: list[tuple[str, int, int, int]] = [("first", sizes[-1], 0, 0)]
+    for phase, order in (("capture order", sizes[::-1]), ("reverse", sizes), ("interleaved", interleaved(sizes))):
+        steps += [(phase, size, size, 0) for size in order]
+    steps += [("padded", size, model.padded(size), 0) for size in padded_sizes(sizes)]
+    if model.largest > sizes[-1]:
+        steps.append(("beyond captured", model.largest, 0, 0))
+    steps += [("weights updated", size, size, 1) for size in dict.fromkeys((sizes[-1], sizes[0]))]
+    return tuple(
+        Call(
+            index=index,
+            phase=phase,
+            size=size,
+            padded_size=padded,
+            seed=seed * 100_003 + index + 1,
+            weights=weights,
+            judged=size != padded or size in judged,
+        )
+        for index, (phase, size, padded, weights) in enumerate(steps)
+    )
+
+
+def replayed(steps: tuple[Call, ...]) -> Iterator[Call]:
+    """The calls that a piecewise build answers by replaying graphs."""
+    return (call for call in steps if call.padded_size)

@@ -1,0 +1,309 @@
+"""The nouns that travel between processes: frozen, plain JSON, no torch and no pytest."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+SCHEMA_VERSION = 1
+
+TIERS = ("fastcheck", "full", "nightly")
+VARIANTS = ("eager", "full", "piecewise")
+DTYPES = ("float32", "bfloat16", "float16")
+
+CHECKS: Mapping[str, str] = {
+    "build": "the variant could be built and ran through the protocol without an exception, crash, time-out or memory limit",
+    "answer": "every variant gives the answer that the model knows by hand",
+    "equivalence": "outputs and state agree with the float64 reference within the budget that eager's own error sets",
+    "exact": "bool and integer outputs, and outputs declared exact, are equal in all variants",
+    "bits_graphs": "the same compiled code gives the same bits with graphs on and off",
+    "bits_full": "full and piecewise give the same bits in float32",
+    "bits_repeat": "the same call made twice gives the same bits",
+    "padding": "real rows have the same bits whatever is in the padding rows (zero, NaN, stale)",
+    "kept_outputs": "outputs that the caller keeps are not overwritten by later calls",
+    "addresses": "every tensor that a captured piece reads lies where it lay at capture",
+    "second_build": "a second build in the same process leaves the first one's results as they were",
+    "mutation": "inputs, weights and undeclared buffers are unchanged by a call",
+    "schema": "custom ops do what their schema declares (torch.library.opcheck)",
+    "vacuity": "outputs depend on the inputs and on the weights by far more than the error that is tolerated",
+    "graphs": "Dynamo traced exactly one graph",
+    "graph_breaks": "Dynamo traced the model without a graph break",
+    "recompiles": "nothing was compiled again after warm-up",
+    "splitting_ops": "every declared splitting op is in the graph, and in no captured piece",
+    "pieces": "the graph was split into non-empty pieces as declared",
+    "compiles": "each distinct piece was compiled by Inductor, exactly once",
+    "executed": "compiled code ran in every call: no silent fallback to eager",
+    "captures": "every piece was captured for every size",
+    "replays": "every replay that the protocol asked for was a replay",
+    "covered_sizes": "the captured sizes include the largest size",
+    "baseline": "counts equal the stored baseline",
+    "cost": "compile, capture and step costs against their gates",
+}
+"""Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
+
+
+class Status(enum.StrEnum):
+    """What one check says. STALE is better than the baseline, NEW has no baseline; both ask for an update."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict, not a password
+    FAIL = "FAIL"
+    STALE = "STALE"
+    NEW = "NEW"
+    SKIP = "SKIP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check says of one variant: `summary` is one line with numbers, `action` says what to do next."""
+
+    check: str
+    status: Status
+    summary: str
+    variant: str = ""
+    detail: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A measured number. `kind` is one of count, seconds, cpu_seconds, bytes, ratio."""
+
+    name: str
+    kind: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The request for one comparison: model x engine x dtype x device. `model` is `module:attribute`, `file` its source."""
+
+    model: str
+    file: str = ""
+    name: str
+    engine: str = "native"
+    dtype: str = "float32"
+    device: str = "cpu"
+    tier: str = "fastcheck"
+
+    @property
+    def id(self) -> str:
+        """Name of the case within a platform, also of its baseline file."""
+        return f"{self.name}-{self.engine}-{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line and pyproject.toml decide, once per session."""
+
+    tier: str = "fastcheck"
+    device: str = "auto"
+    isolation: str = "process"
+    timeout_seconds: float = 600.0
+    memory_limit_bytes: int = 0
+    threads: int = 2
+    seed: int = 0
+    baselines: str = "baselines"
+    update: str = ""
+    report: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One step of the protocol.
+
+    `size` is the number of real rows; `padded_size` the captured size that a piecewise build runs it at (0: without
+    graphs). `padding` is what lies in the rows between them. `weights` is 0 before and 1 after the weight update.
+    """
+
+    index: int
+    phase: str
+    size: int
+    padded_size: int
+    seed: int
+    padding: str = "zero"
+    weights: int = 0
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One output of one call compared with its reference. `axis` is budget or bits; `ratio` is error / budget."""
+
+    check: str
+    axis: str
+    variant: str
+    against: str
+    call: int
+    phase: str
+    size: int
+    output: str
+    ok: bool
+    elements: int
+    wrong: int = 0
+    error: float = 0.0
+    budget: float = 0.0
+    ratio: float = 0.0
+    row_ratio: float = 0.0
+    gain: float = 0.0
+    index: tuple[int, ...] = ()
+    found: str = ""
+    expected: str = ""
+    eager: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Positive evidence of what one build really did. Counts are exact; lists name the culprits."""
+
+    graphs: int = 0
+    pieces: int = 0
+    distinct_pieces: int = 0
+    compiles: int = 0
+    kernels: int = 0
+    splitting_ops: int = 0
+    captures: int = 0
+    replays: int = 0
+    compiled_calls: int = 0
+    recompiles: tuple[str, ...] = ()
+    graph_breaks: tuple[str, ...] = ()
+    missing_ops: tuple[str, ...] = ()
+    captured_ops: tuple[str, ...] = ()
+    copied_inputs: tuple[str, ...] = ()
+    moved_inputs: tuple[str, ...] = ()
+    empty_pieces: tuple[str, ...] = ()
+    captured_sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A measured part of a build: wall and CPU seconds (self and children) of the build's own process."""
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRecord:
+    """What one child process reports of one variant. `outcome` is ok, error, crash, timeout or memory."""
+
+    variant: str
+    outcome: str
+    findings: tuple[Finding, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    counts: Counts = Counts()
+    calls: int = 0
+    notes: tuple[str, ...] = ()
+    last_output: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """Everything known about one case: the only thing that reports are made from."""
+
+    case: Case
+    seed: int
+    platform: str
+    revision: str
+    graph_kind: str
+    findings: tuple[Finding, ...]
+    builds: tuple[BuildRecord, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """FAIL, else NEW, else STALE, else PASS; SKIP if nothing but skips was found."""
+        found = {f.status for f in self.findings}
+        for status in (Status.FAIL, Status.NEW, Status.STALE, Status.PASS):
+            if status in found:
+                return status
+        return Status.SKIP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One session: the content of report.json."""
+
+    schema: int = SCHEMA_VERSION
+    tier: str
+    complete: bool
+    environment: dict[str, str]
+    results: tuple[CaseResult, ...]
+
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """A record as dicts, lists, str, int, float and bool only; what json and xdist's channel can carry."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, str):
+        return str.__str__(value)  # a StrEnum member would break xdist's serialiser
+    if isinstance(value, float) and value != value:
+        return None  # NaN is not JSON
+    return value
+
+
+def from_plain(kind: type[T], data: Any) -> T:
+    """The inverse of `to_plain` for a record type. Unknown keys are ignored: a newer writer may have added some."""
+    return typing.cast(T, _restore(kind, data))
+
+
+def _restore(kind: Any, data: Any) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        known = {f.name: _restore(hints[f.name], data[f.name]) for f in dataclasses.fields(kind) if f.name in data}
+        return typing.cast(Any, kind)(**known)
+    if origin is tuple:
+        return tuple(_restore(args[0], item) for item in data)
+    if origin is dict:
+        return {key: _restore(args[1], item) for key, item in data.items()}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(data)
+    if kind is float:
+        return float("nan") if data is None else float(data)
+    return data
+
+
+def json_schema(kind: Any = Report) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a record, from its type hints and docstrings."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        required = [
+            f.name
+            for f in dataclasses.fields(kind)
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        return {
+            "title": typing.cast(type, kind).__name__,
+            "description": " ".join((kind.__doc__ or "").split()),
+            "type": "object",
+            "properties": {f.name: json_schema(hints[f.name]) for f in dataclasses.fields(kind)},
+            "required": required,
+        }
+    if origin in (tuple, list):
+        return {"type": "array", "items": json_schema(args[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": json_schema(args[1])}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [json_schema(arg) for arg in args]}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"enum": [str(member) for member in kind]}
+    return {"type": {str: "string", bool: "boolean", int: "integer", float: ["number", "null"]}[kind]}
