@@ -40,7 +40,7 @@ def interleaved(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def calls(model: Model, seed: int) -> tuple[Call, ...]:
-    """The protocol. Every call has a seed of its own, so data and metadata differ between all of them."""
+    """The protocol. Every call but the last ones has a seed of its own, so that data and metadata differ between all."""
     sizes = model.capture_sizes
     judged = set(judged_sizes(sizes))
     steps: list[tuple[str, int, int, int]] = [("first", sizes[-1], 0, 0)]
@@ -50,13 +50,15 @@ def calls(model: Model, seed: int) -> tuple[Call, ...]:
     if model.largest > sizes[-1]:
         steps.append(("beyond captured", model.largest, 0, 0))
     steps += [("weights updated", size, size, 1) for size in dict.fromkeys((sizes[-1], sizes[0]))]
+    # After the weights have changed the data of an earlier call come again: only the weights can change the result.
+    earlier = {size: index for index, (phase, size, _, _) in enumerate(steps) if phase == "reverse"}
     return tuple(
         Call(
             index=index,
             phase=phase,
             size=size,
             padded_size=padded,
-            seed=seed * 100_003 + index + 1,
+            seed=seed * 100_003 + 1 + (earlier[size] if weights else index),
             weights=weights,
             judged=size != padded or size in judged,
         )

@@ -178,6 +178,7 @@ class Counts:
     copied_inputs: tuple[str, ...] = ()
     moved_inputs: tuple[str, ...] = ()
     empty_pieces: tuple[str, ...] = ()
+    mutated_inputs: tuple[str, ...] = ()
     captured_sizes: tuple[int, ...] = ()
 
 
@@ -202,7 +203,9 @@ class BuildRecord:
     phases: tuple[Phase, ...] = ()
     counts: Counts = Counts()
     calls: int = 0
+    graph_kind: str = ""
     notes: tuple[str, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
     last_output: str = ""
 
 

@@ -38,6 +38,7 @@ class EagerBuild:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._evidence = Evidence()
         with request.meter.phase("model"):
             self.module = make_module(request.model, request.dtype, request.device, request.seed)
 
@@ -49,12 +50,14 @@ class EagerBuild:
         request = self._request
         inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
         with call_context(request.model, call):
-            return owned(flatten(self.module(*inputs)))
+            outputs = owned(flatten(self.module(*inputs)))
+        note_mutations(self._evidence, request, call, inputs)
+        return outputs
 
     @property
     def counts(self) -> Counts:
-        """Nothing is compiled."""
-        return Counts()
+        """Nothing is compiled; only mutated inputs are counted."""
+        return Counts(mutated_inputs=tuple(self._evidence.mutated_inputs))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -72,7 +75,7 @@ class FullBuild:
         self._evidence = Evidence()
         with request.meter.phase("model"):
             self.module = make_module(request.model, request.dtype, request.device, request.seed)
-        self._watch = CompileWatch()
+        self._watch = CompileWatch(self._evidence)
         backend = FullBackend(self._evidence, request.model.splitting_ops)
         self._compiled = compile_dynamic(self.module, backend, request.model, self._evidence)
 
@@ -94,7 +97,9 @@ class FullBuild:
         if mark:
             mark_sizes(request.model, inputs, sized_inputs(request.model, inputs, call.size))
         with compiling(request.model), call_context(request.model, call):
-            return self._compiled(*inputs)
+            outputs = self._compiled(*inputs)
+        note_mutations(self._evidence, request, call, inputs)
+        return outputs
 
     @property
     def counts(self) -> Counts:
@@ -103,7 +108,7 @@ class FullBuild:
 
     def close(self) -> None:
         """Drops the compiled code."""
-        torch._dynamo.reset()
+        del self._compiled
 
 
 class PiecewiseBuild:
@@ -116,7 +121,7 @@ class PiecewiseBuild:
         self._evidence = Evidence()
         with request.meter.phase("model"):
             self.module = make_module(request.model, request.dtype, request.device, request.seed)
-        self._watch = CompileWatch()
+        self._watch = CompileWatch(self._evidence)
         self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack)
         self.graph_kind = self._stage.pool.kind
         self._compiled = compile_dynamic(self.module, self._backend(), request.model, self._evidence)
@@ -148,6 +153,12 @@ class PiecewiseBuild:
         compiled code runs at the same padded size. Calls beyond the captured sizes run unpadded."""
         self._place(call)
         outputs = flatten(self._call(call, "replay" if graphs and call.padded_size else "compiled"))
+        padded = call.padded_size or call.size
+        real = tuple(
+            held.narrow(self._sized[index], 0, call.size) if index in self._sized else held
+            for index, held in enumerate(self._inputs[padded])
+        )
+        note_mutations(self._evidence, self._request, call, real)
         return owned(self._real_rows(outputs, call))
 
     def _place(self, call: Call) -> None:
@@ -226,7 +237,6 @@ class PiecewiseBuild:
     def close(self) -> None:
         """Drops graphs and compiled code."""
         del self._compiled
-        torch._dynamo.reset()
 
 
 def compile_dynamic(module: nn.Module, backend: Any, model: Model, evidence: Evidence) -> Any:
@@ -242,6 +252,14 @@ def compile_dynamic(module: nn.Module, backend: Any, model: Model, evidence: Evi
         return [not (may_drop and guard.guard_type == "SHAPE_ENV") for guard in guards]
 
     return torch.compile(module, fullgraph=True, backend=backend, options={"guard_filter_fn": keep})
+
+
+def note_mutations(evidence: Evidence, request: Request, call: Call, inputs: Sequence[Any]) -> None:
+    """Notes which arguments are no longer what they were before the call."""
+    fresh = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+    for index, (before, after) in enumerate(zip(fresh, inputs, strict=True)):
+        if isinstance(before, torch.Tensor) and not torch.equal(before.nan_to_num(), after.nan_to_num()):
+            evidence.mutated_inputs[f"argument {index}"] = None
 
 
 def owned(outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -302,29 +320,33 @@ def preserved_state(model: Model, module: Any) -> Iterator[None]:
 
 
 class CompileWatch:
-    """Reads from Dynamo's own metrics what was compiled again after warm-up, and why, and which graphs broke."""
+    """What was compiled again after warm-up, and why, and which graphs broke.
 
-    def __init__(self) -> None:
-        torch._dynamo.reset()
-        counters.clear()
-        torch._dynamo.utils.clear_compilation_metrics()
-        self._seen: set[str] | None = None
+    That a graph was handed over again is this build's own evidence; the reasons are Dynamo's, newest last.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._warm_graphs: int | None = None
+        self._breaks_before = sum(counters["graph_break"].values())
 
     def warm(self) -> None:
         """From here on every compilation is one too many."""
-        self._seen = {str(entry.compile_id) for entry in get_compilation_metrics()}
+        self._warm_graphs = self._evidence.graphs
 
     @property
     def recompiles(self) -> tuple[str, ...]:
         """Reasons of compilations after warm-up."""
-        if self._seen is None:
-            return ()
-        late = [entry for entry in get_compilation_metrics() if str(entry.compile_id) not in self._seen]
-        return tuple(f"{entry.co_name}: {describe(entry.recompile_reason or 'no reason given')}" for entry in late)
+        late = 0 if self._warm_graphs is None else self._evidence.graphs - self._warm_graphs
+        reasons = [entry.recompile_reason for entry in get_compilation_metrics() if entry.recompile_reason]
+        known = [describe(reason) for reason in reasons[-late:]] if late else []
+        return tuple(known + ["no reason given by Dynamo"] * (late - len(known)))
 
     @property
     def graph_breaks(self) -> tuple[str, ...]:
         """Dynamo's reasons of graph breaks."""
+        if sum(counters["graph_break"].values()) == self._breaks_before:
+            return ()
         return tuple(describe(reason) for reason in counters["graph_break"])
 
 
@@ -349,5 +371,6 @@ def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts
         copied_inputs=tuple(evidence.copied_inputs),
         moved_inputs=tuple(evidence.moved_inputs),
         empty_pieces=tuple(evidence.empty_pieces),
+        mutated_inputs=tuple(evidence.mutated_inputs),
         captured_sizes=tuple(sorted(evidence.captured_sizes)),
     )

@@ -40,6 +40,7 @@ class Evidence:
     moved_inputs: dict[str, None] = field(default_factory=dict)
     captured_ops: dict[str, None] = field(default_factory=dict)
     empty_pieces: list[str] = field(default_factory=list)
+    mutated_inputs: dict[str, None] = field(default_factory=dict)
     captured_sizes: set[int] = field(default_factory=set)
     shape_guards: list[str] = field(default_factory=list)
     """Guards on shapes that are more than `size is not 1` or `two arguments have one size`."""

@@ -1,0 +1,302 @@
+"""Outputs -> `Comparison` records: against a float64 reference within eager's own error, or bit for bit. No printing.
+
+The budget of an element is `FACTOR` times the largest of: eager's own error in its row, the change of the reference
+under perturbations of one unit of rounding, and a floor of one unit of rounding and of what is typical for eager's
+rows. `docs/tolerances.md` has the measurements. A *row* is the last dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_piecewise.records import Call, Comparison
+
+FACTOR = 4.0
+"""Elementwise bound over the largest error signal of the row."""
+ROW_RMS_FACTOR = 3.0
+"""Bound on the RMS error of one row over eager's: sees one stale row among many."""
+GAIN_FACTOR = 3.0
+"""Bound on the gain bias over eager's own."""
+GAIN_UNITS = 0.1
+"""Gain bias below this share of a unit of rounding is never held against a variant."""
+GAIN_FLOOR = 2.0**-22
+"""Nor below this: float32 sums in another order reach it."""
+GAIN_DEVIATIONS = 10.0
+"""A gain bias must also exceed this many standard errors, taken over rows."""
+TYPICAL_QUANTILE = 0.9
+"""Which quantile of eager's relative row errors counts as typical."""
+
+Outputs = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One output of one call in float64, and how far each row moved under perturbation (last dimension kept as 1)."""
+
+    value: torch.Tensor
+    sensitivity: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What is typical for one output over all calls of the case, in units of a row's RMS value."""
+
+    peak: float
+    rms: float
+    gain: float
+
+
+def bit_comparison(check: str, variant: str, against: str, call: Call, first: Outputs, second: Outputs) -> Comparison:
+    """All outputs of one call, bit for bit; NaN equals NaN, and -0.0 differs from 0.0. Describes the first that differs."""
+    total = sum(tensor.numel() for tensor in first.values())
+    base: dict[str, Any] = {"check": check, "axis": "bits", "variant": variant, "against": against, "elements": total, **_label(call)}
+    if first.keys() != second.keys():
+        reason = f"outputs {sorted(first)} against {sorted(second)}"
+        return Comparison(output="", ok=False, reason=reason, **base)
+    for name, tensor in first.items():
+        other = second[name]
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            return Comparison(output=name, ok=False, reason=_layout_reason(other, tensor), **base)
+        differing = _bits(tensor) != _bits(other)
+        if differing.any():
+            index = _first_index(differing)
+            error = (tensor.double() - other.double()).abs()
+            return Comparison(
+                output=name,
+                ok=False,
+                wrong=int(differing.sum()),
+                error=float(error.nan_to_num(nan=float("inf")).max()) if error.numel() else 0.0,
+                index=index,
+                found=_show(tensor, index),
+                expected=_show(other, index),
+                reason="bits differ",
+                **base,
+            )
+    return Comparison(output="", ok=True, **base)
+
+
+def exact_comparison(variant: str, call: Call, name: str, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+    """One output that must equal eager's exactly."""
+    comparison = bit_comparison("exact", variant, "eager", call, {name: found}, {name: expected})
+    return replace(comparison, output=name)
+
+
+def answer_comparison(
+    variant: str, call: Call, name: str, found: torch.Tensor | None, answer: torch.Tensor, *, exact: bool, unit: float
+) -> Comparison:
+    """One output against the answer known by hand: bit for bit if `exact`, else within `FACTOR` units of rounding."""
+    against = "the answer by hand"
+    if exact or found is None or found.shape != answer.shape:
+        outputs = {} if found is None else {name: found}
+        return replace(bit_comparison("answer", variant, against, call, {name: answer}, outputs), output=name)
+    error = (found.double() - answer.double()).abs()
+    allowed = FACTOR * unit * torch.maximum(answer.double().abs(), _rms(answer.double().reshape(1, -1)))
+    index = _unravel(int((error / allowed.clamp_min(1e-300)).argmax()), tuple(found.shape)) if found.numel() else ()
+    ok = bool((error <= allowed).all())
+    return Comparison(
+        check="answer",
+        axis="budget",
+        variant=variant,
+        against=against,
+        output=name,
+        ok=ok,
+        elements=found.numel(),
+        wrong=int((error > allowed).sum()),
+        error=_max(error),
+        budget=_max(allowed),
+        ratio=_max(error / allowed.clamp_min(1e-300)),
+        index=index,
+        found=_show(found, index),
+        expected=_show(answer, index),
+        reason="" if ok else "another answer",
+        **_label(call),
+    )
+
+
+def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> Scale:
+    """What eager's own error is like for one output, over all of its calls."""
+    peaks, squares, products, powers = [], [], 0.0, 0.0
+    for expected, found in zip(reference, eager, strict=True):
+        error, value = _rows(found.double() - expected.value), _rows(expected.value)
+        good = torch.isfinite(error).all(-1) & torch.isfinite(value).all(-1)
+        error, value = error[good], value[good]
+        norm = _rms(value).clamp_min(1e-300)
+        peaks.append(error.abs().amax(-1) / norm)
+        squares.append(_rms(error) / norm)
+        products += float((error * value).sum())
+        powers += float(value.square().sum())
+    if not peaks or not sum(peak.numel() for peak in peaks):
+        return Scale(0.0, 0.0, 0.0)
+    return Scale(
+        peak=float(torch.quantile(torch.cat(peaks)[:1_000_000], TYPICAL_QUANTILE)),
+        rms=float(torch.quantile(torch.cat(squares)[:1_000_000], TYPICAL_QUANTILE)),
+        gain=products / max(powers, 1e-300),
+    )
+
+
+def budget_comparison(
+    variant: str,
+    call: Call,
+    name: str,
+    reference: Reference,
+    eager: torch.Tensor,
+    found: torch.Tensor,
+    scale: Scale,
+    unit: float,
+) -> Comparison:
+    """One float output of one call against the reference. `unit` is the unit roundoff of the case's dtype."""
+    base: dict[str, Any] = {"check": "equivalence", "axis": "budget", "variant": variant, "against": "float64", "output": name}
+    base |= {"elements": found.numel(), **_label(call)}
+    if found.shape != eager.shape or found.dtype != eager.dtype:
+        return Comparison(ok=False, reason=_layout_reason(eager, found), ratio=float("inf"), **base)
+    reason = _mask_reason(found, eager)
+    if reason:
+        mask = found.isnan() != eager.isnan() if "NaN" in reason else found.isinf() != eager.isinf()
+        index = _first_index(mask)
+        shown = {"found": _show(found, index), "eager": _show(eager, index), "expected": _show(reference.value, index)}
+        wrong = int(mask.sum())
+        return Comparison(ok=False, reason=reason, ratio=float("inf"), wrong=wrong, index=index, **shown, **base)
+    value, sensitivity = _rows(reference.value), _rows(reference.sensitivity)
+    error = (_rows(found.double()) - value).abs().nan_to_num()
+    eager_error = (_rows(eager.double()) - value).abs().nan_to_num()
+    value = value.nan_to_num()
+    norm = _rms(value).unsqueeze(-1)
+    floor = max(scale.peak, unit) * norm
+    allowed = FACTOR * torch.maximum(
+        torch.maximum(eager_error.amax(-1, keepdim=True), sensitivity.nan_to_num()),
+        torch.maximum(unit * value.abs(), floor),
+    )
+    ratio = error / allowed.clamp_min(1e-300)
+    row_allowed = torch.maximum(
+        torch.maximum(_rms(eager_error), sensitivity.nan_to_num().squeeze(-1) / 2),
+        max(scale.rms, unit / 2) * norm.squeeze(-1),
+    )
+    row_ratio = _rms(error) / (ROW_RMS_FACTOR * row_allowed).clamp_min(1e-300)
+    worst = int(ratio.argmax()) if ratio.numel() else 0
+    index = _unravel(worst, tuple(found.shape))
+    peak, row_peak = _max(ratio), _max(row_ratio)
+    return Comparison(
+        ok=peak <= 1 and row_peak <= 1,
+        wrong=int((ratio > 1).sum()),
+        error=_at(error, worst),
+        budget=_at(allowed.expand_as(error), worst),
+        ratio=peak,
+        row_ratio=row_peak,
+        index=index,
+        found=_show(found, index),
+        expected=_show(reference.value, index),
+        eager=_show(eager, index),
+        reason="" if peak <= 1 and row_peak <= 1 else "beyond the budget",
+        **base,
+    )
+
+
+def gain_comparison(
+    variant: str, name: str, reference: Sequence[Reference], found: Sequence[torch.Tensor], scale: Scale, unit: float
+) -> Comparison:
+    """The systematic scale error `<y-r, r> / <r, r>` of one output over all calls: sees what rounding hides per element.
+
+    `error` is the gain, `budget` what is tolerated, `gain` repeats the former for reports.
+    """
+    products, powers = [], []
+    for expected, tensor in zip(reference, found, strict=True):
+        value = _rows(expected.value)
+        error = _rows(tensor.double()) - value
+        good = torch.isfinite(error) & torch.isfinite(value)
+        products.append(torch.where(good, error * value, 0.0).sum(-1))
+        powers.append(torch.where(good, value.square(), 0.0).sum(-1))
+    product, power = torch.cat(products), torch.cat(powers)
+    total = float(power.sum())
+    gain = float(product.sum()) / max(total, 1e-300)
+    deviation = float((product - gain * power).square().sum().sqrt()) / max(total, 1e-300)
+    allowed = max(GAIN_FACTOR * abs(scale.gain), GAIN_UNITS * unit, GAIN_FLOOR)
+    significant = abs(gain) > GAIN_DEVIATIONS * deviation
+    ok = abs(gain) <= allowed or not significant
+    return Comparison(
+        check="equivalence",
+        axis="budget",
+        variant=variant,
+        against="float64",
+        call=-1,
+        phase="all calls",
+        size=0,
+        output=name,
+        ok=ok,
+        elements=sum(tensor.numel() for tensor in found),
+        error=abs(gain),
+        budget=allowed,
+        ratio=abs(gain) / allowed if significant else 0.0,
+        gain=gain,
+        reason="" if ok else f"all values are off by one factor, {1 + gain:.6f}",
+    )
+
+
+def _label(call: Call) -> dict[str, Any]:
+    return {"call": call.index, "phase": call.phase, "size": call.size}
+
+
+def _layout_reason(expected: torch.Tensor, found: torch.Tensor) -> str:
+    return (
+        f"expected {str(expected.dtype).removeprefix('torch.')} {tuple(expected.shape)}, "
+        f"found {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+    )
+
+
+def _mask_reason(found: torch.Tensor, eager: torch.Tensor) -> str:
+    for name, test in (("NaN", torch.isnan), ("infinity", torch.isinf)):
+        if not torch.equal(test(found), test(eager)):
+            return f"{name} in other places: {int(test(found).sum())} found, {int(test(eager).sum())} in eager"
+    return ""
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A view with rows along the last of two dimensions; scalars and vectors have rows of one element."""
+    if tensor.dim() < 2:
+        return tensor.reshape(-1, 1)
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _rms(rows: torch.Tensor) -> torch.Tensor:
+    return rows.square().mean(-1).sqrt() if rows.shape[-1] else rows.sum(-1)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Integers that are equal exactly if the values are; all NaNs count as one value."""
+    if tensor.is_complex():
+        return _bits(torch.view_as_real(tensor))
+    if not tensor.is_floating_point():
+        return tensor
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(kind)
+
+
+def _max(tensor: torch.Tensor) -> float:
+    return float(tensor.max()) if tensor.numel() else 0.0
+
+
+def _at(tensor: torch.Tensor, position: int) -> float:
+    return float(tensor.reshape(-1)[position]) if tensor.numel() else 0.0
+
+
+def _first_index(mask: torch.Tensor) -> tuple[int, ...]:
+    found = mask.nonzero()
+    return tuple(int(i) for i in found[0]) if len(found) else ()
+
+
+def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        position, remainder = divmod(position, max(extent, 1))
+        index.append(remainder)
+    return tuple(reversed(index))
+
+
+def _show(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
+    try:
+        return f"{tensor[index].item():.9g}" if tensor.numel() else ""
+    except (IndexError, ValueError, TypeError):
+        return ""

@@ -1,0 +1,132 @@
+"""Takes one build through the protocol: outputs for the comparison with the reference, bit comparisons made on the spot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_piecewise.compare import bit_comparison
+from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.prepare import checksum, frozen_tensors, state_tensors, update_weights
+from pytest_piecewise.protocol import PADDINGS
+from pytest_piecewise.records import Call, Comparison
+
+Outputs = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Performance:
+    """What came out of a build. `outputs` holds those of the judged calls, state included, on the CPU."""
+
+    outputs: dict[int, Outputs] = field(default_factory=dict)
+    comparisons: list[Comparison] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    """Weights and undeclared buffers that calls have changed."""
+    plain_calls: int = 0
+    graph_calls: int = 0
+
+
+def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performance:
+    """Every call of the protocol, in order, on a build that is prepared."""
+    stage = _Stage(build, request)
+    done = stage.done
+    frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
+    updated = False
+    for call in steps:
+        if call.weights and not updated:
+            done.changed += stage.changed_since(frozen)
+            update_weights(build.module, request.seed)
+            frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
+            updated = True
+        with request.meter.phase(f"protocol: {call.phase}"):
+            outputs = stage.step(call)
+        if call.judged:
+            done.outputs[call.index] = {name: tensor.cpu() for name, tensor in outputs.items()}
+    done.changed += [name for name in stage.changed_since(frozen) if name not in done.changed]
+    stage.compare_kept()
+    return done
+
+
+class _Stage:
+    """The build with the state that calls change, and the outputs that a caller would keep."""
+
+    def __init__(self, build: Build, request: Request) -> None:
+        self._build, self._request = build, request
+        self._state = state_tensors(request.model, build.module)
+        self._kept: list[tuple[Call, Outputs, Outputs]] = []
+        self.done = Performance()
+
+    def step(self, call: Call) -> Outputs:
+        """One call as the user would make it, then the same call in the ways that owe the same bits."""
+        before = self._snapshot()
+        outputs = self._run(call)
+        if call.phase == "interleaved" and len(self._kept) < 2:
+            self._kept.append((call, outputs, _copies(outputs)))
+        result = outputs | {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
+        after = self._snapshot()
+        for check, against, variation in self._variations(call):
+            self._restore(before)
+            again = self._run(variation.call, graphs=variation.graphs, prelude=variation.prelude, before=before)
+            again |= {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
+            self.done.comparisons.append(bit_comparison(check, self._build.variant, against, call, result, again))
+        self._restore(after)
+        return result
+
+    def _variations(self, call: Call) -> list[tuple[str, str, _Variation]]:
+        found = []
+        if self._build.graph_kind and call.padded_size:
+            found.append(("bits_graphs", "graphs off", _Variation(call, graphs=False)))
+            if call.padded_size != call.size:
+                full = dataclasses.replace(call, size=call.padded_size, seed=call.seed + 50_021)
+                found += [
+                    ("padding", f"{padding} padding", _Variation(dataclasses.replace(call, padding=padding), prelude=full))
+                    for padding in PADDINGS
+                ]
+        if call.phase in ("first", "capture order"):
+            found.append(("bits_repeat", "the same call again", _Variation(call)))
+        return found
+
+    def _run(
+        self, call: Call, *, graphs: bool = True, prelude: Call | None = None, before: Outputs | None = None
+    ) -> Outputs:
+        if prelude is not None:  # leaves real-looking rows where the padding of the call will be
+            self._run(prelude)
+            self._restore(before or {})
+        if self._build.graph_kind and graphs and call.padded_size:
+            self.done.graph_calls += 1
+        else:
+            self.done.plain_calls += 1
+        return self._build.run(call, graphs=graphs)
+
+    def _snapshot(self) -> Outputs:
+        return _copies(self._state)
+
+    def _restore(self, state: Outputs) -> None:
+        for name, tensor in state.items():
+            self._state[name].copy_(tensor)
+
+    def changed_since(self, frozen: dict[str, int]) -> list[str]:
+        """Names of the tensors whose content is no longer what it was."""
+        now = frozen_tensors(self._request.model, self._build.module)
+        return [name for name, before in frozen.items() if checksum(now[name]) != before]
+
+    def compare_kept(self) -> None:
+        """Reads again, at the end, what the caller was given in the middle."""
+        for call, outputs, copies in self._kept:
+            self.done.comparisons.append(
+                bit_comparison("kept_outputs", self._build.variant, "the same output when returned", call, outputs, copies)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Variation:
+    call: Call
+    graphs: bool = True
+    prelude: Call | None = None
+
+
+def _copies(tensors: Outputs) -> Outputs:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

@@ -1,0 +1,271 @@
+"""The work of one child process: probe a model, build and perform one variant, make the reference, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_piecewise import hooks, protocol
+from pytest_piecewise.compare import Reference
+from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.perform import perform
+from pytest_piecewise.engines.prepare import (
+    UNIT_ROUNDOFF,
+    call_context,
+    flatten,
+    make_inputs,
+    make_module,
+    pinned_numerics,
+    state_tensors,
+    update_weights,
+)
+from pytest_piecewise.engines.reference import LiftedPrecision
+from pytest_piecewise.engines.schema import schema_findings
+from pytest_piecewise.findings import allowed, bits_findings, finding
+from pytest_piecewise.judge import Evidence, compare_case
+from pytest_piecewise.measure import Meter, peak_memory_bytes
+from pytest_piecewise.models import Model, find_model
+from pytest_piecewise.records import BuildRecord, Call, Case, Finding, Metric, Settings
+from pytest_piecewise.structure import Evidence as StructureEvidence
+from pytest_piecewise.structure import structure_findings
+
+PERTURBATIONS = 2
+"""How many perturbed runs of the reference measure how well a result is defined."""
+
+
+def run_variant(case: Case, variant: str, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
+    """Builds one variant, takes it through the protocol, leaves its outputs in `folder`."""
+    model, meter = find_model(case.model, case.file), Meter(on_phase)
+    with pinned_numerics(settings.threads):
+        request = _request(model, case, variant, settings, meter)
+        build = hooks.find_engine(case.engine).build(request)
+        try:
+            build.prepare()
+            done = perform(build, request, protocol.calls(model, settings.seed))
+            findings = _build_findings(build, request, done)
+            torch.save(done.outputs, folder / f"{variant}.pt")
+            return BuildRecord(
+                variant=variant,
+                outcome="ok",
+                findings=allowed(model, findings),
+                comparisons=tuple(item for item in done.comparisons if not item.ok),
+                metrics=_metrics(build, meter),
+                phases=meter.phases,
+                counts=build.counts,
+                calls=done.plain_calls + done.graph_calls,
+                graph_kind=build.graph_kind,
+                environment=environment(case, model, build) if variant == "eager" else {},
+            )
+        finally:
+            build.close()
+
+
+def _request(model: Model, case: Case, variant: str, settings: Settings, meter: Meter) -> Request:
+    return Request(
+        model=model,
+        variant=variant,
+        dtype=getattr(torch, case.dtype),
+        device=torch.device(case.device),
+        seed=settings.seed,
+        meter=meter,
+    )
+
+
+def _build_findings(build: Build, request: Request, done: Any) -> list[Finding]:
+    model, variant, counts = request.model, build.variant, build.counts
+    findings = bits_findings(done.comparisons)
+    mutated = [*counts.mutated_inputs, *done.changed]
+    findings.append(
+        finding(
+            "mutation",
+            variant,
+            not mutated,
+            f"{len(mutated)} input(s), weight(s) or undeclared buffer(s) changed by calls"
+            + (f": {', '.join(mutated[:5])}" if mutated else ""),
+            mutated,
+            "declare buffers that calls may change in state=, and do not write into inputs",
+        )
+    )
+    if variant == "eager":
+        return [*findings, *schema_findings(build, request)]
+    evidence = StructureEvidence(
+        model=model, variant=variant, counts=counts, plain_calls=done.plain_calls, graph_calls=done.graph_calls
+    )
+    return [*findings, *structure_findings(evidence)]
+
+
+def _metrics(build: Build, meter: Meter) -> tuple[Metric, ...]:
+    counts = build.counts
+    names = ("graphs", "pieces", "distinct_pieces", "compiles", "kernels", "splitting_ops", "captures")
+    found = [Metric(name=name, kind="count", value=getattr(counts, name)) for name in names if build.variant != "eager"]
+    found.append(Metric(name="peak_memory", kind="bytes", value=peak_memory_bytes()))
+    if build.pool_bytes:
+        found.append(Metric(name="graph_pool", kind="bytes", value=build.pool_bytes))
+    for phase in ("compile", "capture"):
+        seconds = meter.seconds(phase)
+        # Recorded graphs are no captures: their time is never called capture time.
+        if seconds is not None and (phase != "capture" or build.graph_kind == "cuda graphs"):
+            found.append(Metric(name=phase, kind="seconds", value=seconds))
+    return tuple(found)
+
+
+def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
+    """The judged calls in the reference's precision, with how far perturbations of one unit of rounding move them."""
+    model, meter = find_model(case.model, case.file), Meter(on_phase)
+    dtype, device, target = getattr(torch, case.dtype), _reference_device(case), getattr(torch, model.reference)
+    fallbacks: dict[str, str] = {}
+    results: dict[int, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
+    with pinned_numerics(settings.threads):
+        module = make_module(model, dtype, device, settings.seed)
+        state = _lift_state(model, module, target)
+        updated = False
+        for call in protocol.calls(model, settings.seed):
+            if call.weights and not updated:
+                update_weights(module, settings.seed)
+                updated = True
+            if not call.judged and not state:
+                continue
+            with meter.phase(f"reference: {call.phase}"):
+                results[call.index] = _reference_call(model, module, call, state, (dtype, device, target), fallbacks)
+    torch.save(results, folder / "reference.pt")
+    notes = [f"the reference is {model.reference}" + (f" on {device}" if str(device) != case.device else "")]
+    notes += [f"the reference runs {op} in its own precision: {reason}" for op, reason in fallbacks.items()]
+    return BuildRecord(variant="reference", outcome="ok", phases=meter.phases, calls=len(results), notes=tuple(notes))
+
+
+def _reference_device(case: Case) -> torch.device:
+    """The case's own device, or the CPU where that has no float64 (Apple's GPUs)."""
+    return torch.device("cpu") if case.device.startswith("mps") else torch.device(case.device)
+
+
+def _lift_state(model: Model, module: torch.nn.Module, target: torch.dtype) -> dict[str, torch.Tensor]:
+    """Keeps the state that calls change in the reference's precision too."""
+    for name, tensor in state_tensors(model, module).items():
+        owner, _, attribute = name.rpartition(".")
+        if tensor.is_floating_point():
+            setattr(module.get_submodule(owner), attribute, tensor.to(target))
+    return state_tensors(model, module)
+
+
+def _reference_call(
+    model: Model,
+    module: torch.nn.Module,
+    call: Call,
+    state: Mapping[str, torch.Tensor],
+    place: tuple[torch.dtype, torch.device, torch.dtype],
+    fallbacks: dict[str, str],
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    dtype, device, target = place
+    inputs = make_inputs(model, call.size, call.seed, dtype, device)
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    perturbed = []
+    for attempt in range(PERTURBATIONS):
+        perturbed.append(_lifted(model, module, call, inputs, LiftedPrecision(target, perturb=attempt + 1), state))
+        for name, tensor in before.items():
+            state[name].copy_(tensor)
+    mode = LiftedPrecision(target)
+    outputs = _lifted(model, module, call, inputs, mode, state)
+    fallbacks.update(mode.fallbacks)
+    return {name: (tensor.cpu(), _row_change(tensor, [p[name] for p in perturbed])) for name, tensor in outputs.items()}
+
+
+def _lifted(
+    model: Model,
+    module: torch.nn.Module,
+    call: Call,
+    inputs: tuple[Any, ...],
+    mode: LiftedPrecision,
+    state: Mapping[str, torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    with mode, call_context(model, call):
+        outputs = flatten(module(*inputs))
+    return {**outputs, **{f"state:{name}": tensor.clone() for name, tensor in state.items()}}
+
+
+def _row_change(value: torch.Tensor, perturbed: list[torch.Tensor]) -> torch.Tensor:
+    """Largest change of each row; the last dimension is kept as 1 (vectors and scalars: elementwise)."""
+    if not value.is_floating_point():
+        return torch.zeros(())
+    change = torch.stack([(other - value).abs().nan_to_num() for other in perturbed]).amax(0)
+    return (change.amax(-1, keepdim=True) if change.dim() > 1 else change).cpu()
+
+
+def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
+    """Compares what the other children of the case left in `folder`."""
+    model, meter = find_model(case.model, case.file), Meter(on_phase)
+    steps, dtype = protocol.calls(model, settings.seed), getattr(torch, case.dtype)
+    with pinned_numerics(settings.threads), meter.phase("compare"):
+        variants = {path.stem: torch.load(path) for path in sorted(folder.glob("*.pt")) if path.stem != "reference"}
+        reference = {
+            index: {name: Reference(value, change) for name, (value, change) in outputs.items()}
+            for index, outputs in torch.load(folder / "reference.pt").items()
+            if index in variants["eager"]
+        }
+        answers = {}
+        if model.answer is not None:
+            for call in steps:
+                if call.index in reference and not call.weights:
+                    answers[call.index] = flatten(
+                        model.answer(*make_inputs(model, call.size, call.seed, dtype, torch.device("cpu")))
+                    )
+        comparisons, findings = compare_case(
+            Evidence(
+                model=model,
+                steps=steps,
+                unit=UNIT_ROUNDOFF[dtype],
+                precision=model.reference,
+                reference=reference,
+                variants=variants,
+                answers=answers,
+            )
+        )
+    return BuildRecord(
+        variant="comparison",
+        outcome="ok",
+        findings=allowed(model, findings),
+        comparisons=comparisons,
+        phases=meter.phases,
+    )
+
+
+def environment(case: Case, model: Model, build: Build) -> dict[str, str]:
+    """What a result depends on, and the keys under which it may be compared: platform and case revision."""
+    version = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    if case.device.startswith("cuda"):
+        name = torch.cuda.get_device_name(torch.device(case.device))
+        device, accelerator = "cuda-" + name.lower().replace(" ", "-"), f"{name}, CUDA {torch.version.cuda}"
+    else:
+        device, accelerator = f"cpu-{_vector_isa()}", "none"
+    return {
+        "platform": f"{device}-torch{version}",
+        "revision": revision(case, model, build),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "accelerator": accelerator,
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _vector_isa() -> str:
+    from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - private, and slow the first time
+
+    isa = pick_vec_isa()
+    return str(isa).strip().replace(" ", "-") if isa else "scalar"
+
+
+def revision(case: Case, model: Model, build: Build) -> str:
+    """Hash of what defines the case: declaration, the builder's source, names and shapes of all weights."""
+    with contextlib.suppress(OSError, TypeError):
+        source = inspect.getsource(model.build)
+    tensors = [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in sorted(build.module.state_dict().items())]
+    declared = (model.splitting_ops, model.capture_sizes, model.largest, model.dynamic_shapes, model.state)
+    text = "\n".join([case.engine, case.dtype, repr(declared), locals().get("source", ""), *tensors])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,322 @@
+"""The outputs of all variants -> comparisons and findings of one case. Pure: tensors and records in, records out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_piecewise.compare import (
+    FACTOR,
+    Reference,
+    Scale,
+    answer_comparison,
+    bit_comparison,
+    budget_comparison,
+    exact_comparison,
+    gain_comparison,
+    scale_of,
+)
+from pytest_piecewise.findings import bits_findings, describe_comparison, finding
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Call, Comparison, Finding, Status
+
+RMS_FACTOR = 2.0
+"""Bound on the RMS error of an output over all calls, over eager's."""
+VACUOUS_FACTOR = 10.0
+"""Outputs must change with inputs and weights by this many times the error that is tolerated."""
+MAX_TIED_SHARE = 0.5
+"""Above this share of calls that near ties make incomparable, the case says nothing."""
+
+CallOutputs = Mapping[int, Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Outputs by call index and name, of the reference and of every variant that was built, `eager` among them."""
+
+    model: Model
+    steps: Sequence[Call]
+    unit: float
+    precision: str
+    reference: Mapping[int, Mapping[str, Reference]]
+    variants: Mapping[str, CallOutputs]
+    answers: CallOutputs = field(default_factory=dict)
+
+    @property
+    def judged(self) -> list[Call]:
+        """The calls whose outputs were kept."""
+        return [call for call in self.steps if call.index in self.reference]
+
+
+def compare_case(evidence: Evidence) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
+    """Everything that needs more than one variant."""
+    comparisons: list[Comparison] = []
+    findings: list[Finding] = []
+    scales = _scales(evidence)
+    for variant in evidence.variants:
+        if variant != "eager":
+            tied = _tied_calls(evidence, variant, scales)
+            made = _against_reference(evidence, variant, scales, tied)
+            comparisons += made
+            findings.append(_equivalence_finding(evidence, variant, scales, made, tied))
+            exact = _exact(evidence, variant)
+            comparisons += exact
+            findings += bits_findings(exact)
+    answered = _answers(evidence)
+    comparisons += answered
+    findings += bits_findings(answered)
+    bits = _full_against_piecewise(evidence)
+    comparisons += bits
+    findings += bits_findings(bits) or _no_bits_full(evidence)
+    findings.append(_vacuity(evidence))
+    return tuple(comparisons), tuple(findings)
+
+
+def _float_outputs(evidence: Evidence) -> list[str]:
+    names: dict[str, None] = {}
+    for outputs in evidence.variants["eager"].values():
+        names.update((name, None) for name, tensor in outputs.items() if tensor.is_floating_point())
+    return list(names)
+
+
+def _scales(evidence: Evidence) -> dict[str, Scale]:
+    eager = evidence.variants["eager"]
+    return {
+        name: scale_of(
+            [evidence.reference[call.index][name] for call in evidence.judged],
+            [eager[call.index][name] for call in evidence.judged],
+        )
+        for name in _float_outputs(evidence)
+    }
+
+
+def _against_reference(
+    evidence: Evidence, variant: str, scales: Mapping[str, Scale], tied: set[int]
+) -> list[Comparison]:
+    made = []
+    found, eager = evidence.variants[variant], evidence.variants["eager"]
+    calls = [call for call in evidence.judged if call.index not in tied]
+    for name, scale in scales.items():
+        values = []
+        for call in calls:
+            tensor = found[call.index].get(name)
+            if tensor is None:
+                made.append(_missing(variant, call, name))
+                continue
+            reference = evidence.reference[call.index][name]
+            made.append(
+                budget_comparison(
+                    variant, call, name, reference, eager[call.index][name], tensor, scale, evidence.unit
+                )
+            )
+            if made[-1].ok:
+                values.append((reference, tensor))
+        if values:
+            references, tensors = zip(*values, strict=True)
+            made.append(gain_comparison(variant, name, references, tensors, scale, evidence.unit))
+            made.append(_overall(evidence, variant, name, references, tensors, scale))
+    return made
+
+
+def _overall(
+    evidence: Evidence,
+    variant: str,
+    name: str,
+    references: Sequence[Reference],
+    tensors: Sequence[torch.Tensor],
+    scale: Scale,
+) -> Comparison:
+    """RMS error over all calls against eager's typical one: sees what is everywhere a little too large."""
+    squares = power = 0.0
+    for reference, tensor in zip(references, tensors, strict=True):
+        error = (tensor.double() - reference.value).nan_to_num(posinf=0, neginf=0)
+        squares += float(error.square().sum())
+        power += float(reference.value.nan_to_num(posinf=0, neginf=0).square().sum())
+    relative = math.sqrt(squares / max(power, 1e-300))
+    budget = RMS_FACTOR * max(scale.rms, evidence.unit / 2)
+    return Comparison(
+        check="equivalence",
+        axis="budget",
+        variant=variant,
+        against=evidence.precision,
+        call=-1,
+        phase="all calls",
+        size=0,
+        output=name,
+        ok=relative <= budget,
+        elements=sum(tensor.numel() for tensor in tensors),
+        error=relative,
+        budget=budget,
+        ratio=relative / budget,
+        reason="" if relative <= budget else "relative RMS error over all calls",
+    )
+
+
+def _missing(variant: str, call: Call, name: str) -> Comparison:
+    return Comparison(
+        check="equivalence",
+        axis="budget",
+        variant=variant,
+        against="eager",
+        call=call.index,
+        phase=call.phase,
+        size=call.size,
+        output=name,
+        ok=False,
+        elements=0,
+        ratio=math.inf,
+        reason="the output is missing",
+    )
+
+
+def _equivalence_finding(
+    evidence: Evidence, variant: str, scales: Mapping[str, Scale], made: Sequence[Comparison], tied: set[int]
+) -> Finding:
+    bad = [item for item in made if not item.ok]
+    worst = max((item.ratio for item in made), default=0.0)
+    elements = sum(item.elements for item in made if item.size)
+    summary = f"worst error {worst:.3g} x budget over {elements} elements in {len(evidence.judged) - len(tied)} calls"
+    if tied:
+        summary += f"; {len(tied)} calls with another choice at a near tie not judged"
+    if bad:
+        first = min(bad, key=lambda item: item.call if item.call >= 0 else len(evidence.steps))
+        summary = f"{describe_comparison(first)} ({len(bad)} of {len(made)} comparisons fail)"
+    share = len(tied) / max(1, len(evidence.judged))
+    if share > MAX_TIED_SHARE:
+        bad_ties = f"{len(tied)} of {len(evidence.judged)} calls have near ties: too few are left to judge"
+        return finding("equivalence", variant, False, bad_ties, (), "use inputs or weights whose scores lie further apart")
+    action = "localise: compare piece by piece; the seed and size above repeat it"
+    return finding("equivalence", variant, not bad, summary, map(describe_comparison, bad), action)
+
+
+def _exact_names(evidence: Evidence, outputs: Mapping[str, torch.Tensor]) -> list[str]:
+    return [
+        name
+        for name, tensor in outputs.items()
+        if (not tensor.is_floating_point() and name not in evidence.model.ties) or name in evidence.model.exact_outputs
+    ]
+
+
+def _exact(evidence: Evidence, variant: str) -> list[Comparison]:
+    made = []
+    for call in evidence.judged:
+        eager, found = evidence.variants["eager"][call.index], evidence.variants[variant][call.index]
+        made += [
+            exact_comparison(variant, call, name, found[name], eager[name])
+            for name in _exact_names(evidence, eager)
+            if name in found and not (call.weights and eager[name].is_floating_point())
+        ]
+    return made
+
+
+def _answers(evidence: Evidence) -> list[Comparison]:
+    """Every variant, eager included, against the answer known by hand."""
+    exact = evidence.model.exact_outputs
+    return [
+        answer_comparison(
+            variant,
+            evidence.steps[index],
+            name,
+            outputs[index].get(name),
+            answer,
+            exact=name in exact or not answer.is_floating_point(),
+            unit=evidence.unit,
+        )
+        for variant, outputs in evidence.variants.items()
+        for index, answers in evidence.answers.items()
+        for name, answer in answers.items()
+    ]
+
+
+def _full_against_piecewise(evidence: Evidence) -> list[Comparison]:
+    """In float32, at captured sizes, splitting must not change a bit."""
+    variants = evidence.variants
+    if evidence.unit != 2.0**-24 or not {"full", "piecewise"} <= variants.keys():
+        return []
+    return [
+        bit_comparison(
+            "bits_full", "piecewise", "full", call, variants["piecewise"][call.index], variants["full"][call.index]
+        )
+        for call in evidence.judged
+        if call.size == (call.padded_size or call.size)
+    ]
+
+
+def _no_bits_full(evidence: Evidence) -> list[Finding]:
+    reason = "full and piecewise round differently at piece boundaries below float32; the budget judges them"
+    if evidence.unit == 2.0**-24:
+        reason = "full and piecewise were not both built"
+    return [Finding(check="bits_full", status=Status.SKIP, variant="piecewise", summary=reason)]
+
+
+def _tied_calls(evidence: Evidence, variant: str, scales: Mapping[str, Scale]) -> set[int]:
+    """Calls in which `variant` or eager chose otherwise than the reference at a near tie, and rightly may."""
+    tied = set()
+    for ids, scores in evidence.model.ties.items():
+        for call in evidence.judged:
+            reference = evidence.reference[call.index]
+            if scores not in reference or ids not in reference:
+                continue
+            for name in (variant, "eager"):
+                found = evidence.variants[name][call.index].get(ids)
+                if found is not None and _chose_near_tie(found, reference[ids].value, reference[scores], scales[scores], evidence.unit):
+                    tied.add(call.index)
+    return tied
+
+
+def _chose_near_tie(
+    found: torch.Tensor, expected: torch.Tensor, scores: Reference, scale: Scale, unit: float
+) -> bool:
+    """Whether choices differ and the first differing row, in order of the tensor, is a near tie of the reference."""
+    differing = found != expected
+    if found.shape != expected.shape or not differing.any():
+        return False
+    gathered = scores.value.gather(-1, found.long()), scores.value.gather(-1, expected.long())
+    gap = (gathered[0] - gathered[1]).abs()
+    norm = scores.value.square().mean(-1, keepdim=True).sqrt()
+    allowed = 2 * FACTOR * torch.maximum(scores.sensitivity.expand_as(norm), max(scale.peak, unit) * norm)
+    return bool((gap <= allowed)[differing].any())
+
+
+def _vacuity(evidence: Evidence) -> Finding:
+    """Whether a stale input or a stale weight would be seen at all: results must follow both by more than is tolerated."""
+    plain = [call for call in evidence.judged if not call.weights]
+    inputs = [(a, b) for a in plain for b in plain if a.size == b.size and a.index < b.index and a.seed != b.seed]
+    weights = [(a, b) for a in plain for b in evidence.judged if b.weights and a.size == b.size and a.seed == b.seed]
+    problems, least = [], math.inf
+    for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):
+        tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
+        for what, pairs in (("inputs", inputs), ("weights", weights)):
+            change = max((_relative_change(evidence, name, a, b) for a, b in pairs), default=math.inf)
+            least = min(least, change / tolerated)
+            if change <= tolerated:
+                problems.append(f"{name} follows the {what} by only {change:.3g} (relative RMS), {tolerated:.3g} is needed")
+    if least == math.inf:
+        reason = "no floating-point output, or no two calls to tell apart"
+        return Finding(check="vacuity", status=Status.SKIP, variant="eager", summary=reason)
+    summary = f"outputs follow inputs and weights by at least {least:.3g} x what is needed to see a stale one"
+    action = "give the model random weights of a sensible scale and inputs that matter: nothing wrong would be seen here"
+    return finding("vacuity", "eager", not problems, "; ".join(problems) or summary, (), action)
+
+
+def _tolerated(evidence: Evidence, name: str) -> float:
+    """The median over calls of eager's relative RMS error, at least one unit of rounding."""
+    eager = evidence.variants["eager"]
+    errors = []
+    for call in evidence.judged:
+        value = evidence.reference[call.index][name].value
+        errors.append(_rms(eager[call.index][name].double() - value) / max(_rms(value), 1e-300))
+    return max(sorted(errors)[len(errors) // 2], evidence.unit)
+
+
+def _relative_change(evidence: Evidence, name: str, first: Call, second: Call) -> float:
+    a, b = (evidence.reference[call.index][name].value for call in (first, second))
+    scale = max(_rms(a), _rms(b))
+    return _rms(a - b) / scale if scale else 0.0
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()) if tensor.numel() else 0.0

@@ -1,0 +1,155 @@
+"""Counts -> findings with positive evidence: what was traced, split, compiled, captured and replayed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_piecewise.findings import finding
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Counts, Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one build reports, and how much it was asked to do. `plain_calls` ran without graphs, `graph_calls` with."""
+
+    model: Model
+    variant: str
+    counts: Counts
+    plain_calls: int
+    graph_calls: int
+
+
+def structure_findings(evidence: Evidence) -> tuple[Finding, ...]:
+    """Every structural check of one compiled build, passed ones with their numbers."""
+    checks = _common_checks(evidence)
+    if evidence.variant == "piecewise":
+        checks = (*checks, *_piecewise_checks(evidence))
+    return tuple(checks)
+
+
+def _common_checks(evidence: Evidence) -> tuple[Finding, ...]:
+    return (
+        *_graph_checks(evidence),
+        _compiles(evidence),
+        _executed(evidence),
+    )
+
+
+def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
+    counts, variant, model = evidence.counts, evidence.variant, evidence.model
+    wanted = 2 if model.dynamic_shapes == "backed" and model.capture_sizes[0] == 1 and model.largest > 1 else 1
+    late = len(counts.recompiles)
+    yield finding(
+        "graphs",
+        variant,
+        counts.graphs == wanted + late and counts.graphs > 0,
+        f"Dynamo handed over {counts.graphs} graph(s), expected {wanted}",
+        action="check TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch.compiler.disable on the model"
+        if not counts.graphs
+        else "look at the guards that made Dynamo trace again",
+    )
+    yield finding(
+        "graph_breaks", variant, not counts.graph_breaks, f"{len(counts.graph_breaks)} graph break(s)", counts.graph_breaks
+    )
+    yield finding(
+        "recompiles",
+        variant,
+        not late,
+        f"{late} compilation(s) after warm-up",
+        counts.recompiles,
+        "make what the guard names the same in every call, or pass it as a tensor",
+    )
+    missing = counts.missing_ops
+    yield finding(
+        "splitting_ops",
+        variant,
+        not missing,
+        f"{counts.splitting_ops} splitting op call(s) in the graph"
+        + (f"; never found: {', '.join(missing)}" if missing else ""),
+        action="correct the name in splitting_ops, or remove it: an op that is not there splits nothing",
+    )
+
+
+def _compiles(evidence: Evidence) -> Finding:
+    counts, graphs = evidence.counts, max(1, evidence.counts.graphs)
+    wanted = counts.distinct_pieces if evidence.variant == "piecewise" else graphs
+    return finding(
+        "compiles",
+        evidence.variant,
+        counts.compiles == wanted > 0,
+        f"Inductor compiled {counts.compiles} graph(s) into {counts.kernels} kernel(s), expected {wanted}",
+        action="the backend returned something that Inductor did not generate: it fell back to eager"
+        if counts.compiles < wanted
+        else "one piece was compiled more than once",
+    )
+
+
+def _executed(evidence: Evidence) -> Finding:
+    counts = evidence.counts
+    per_call = counts.pieces // max(1, counts.graphs) if evidence.variant == "piecewise" else 1
+    wanted = per_call * evidence.plain_calls
+    return finding(
+        "executed",
+        evidence.variant,
+        counts.compiled_calls >= wanted > 0,
+        f"compiled code ran {counts.compiled_calls} time(s) in {evidence.plain_calls} call(s) without graphs, "
+        f"expected at least {wanted}",
+        action="calls were answered without compiled code: Dynamo ran them eagerly",
+    )
+
+
+def _piecewise_checks(evidence: Evidence) -> tuple[Finding, ...]:
+    model, counts, variant = evidence.model, evidence.counts, evidence.variant
+    sizes = len(model.capture_sizes)
+    replays = counts.pieces * evidence.graph_calls // max(1, counts.graphs)
+    return (
+        _pieces(evidence),
+        finding(
+            "captures",
+            variant,
+            counts.captures == counts.pieces // max(1, counts.graphs) * sizes > 0,
+            f"{counts.captures} capture(s) = {counts.pieces} piece(s) x {sizes} size(s) expected",
+            action="some piece or size has no graph: it would run without one, silently",
+        ),
+        finding(
+            "replays",
+            variant,
+            counts.replays == replays > 0,
+            f"{counts.replays} replay(s) of pieces in {evidence.graph_calls} call(s), expected {replays}",
+            action="calls that should have replayed graphs ran something else",
+        ),
+        finding(
+            "covered_sizes",
+            variant,
+            set(model.capture_sizes) <= set(counts.captured_sizes),
+            f"captured sizes {counts.captured_sizes}, largest call {model.largest}",
+            action="capture the sizes that are declared, the largest above all",
+        ),
+        finding(
+            "addresses",
+            variant,
+            not counts.moved_inputs,
+            f"{len(counts.moved_inputs)} input(s) of captured pieces moved after capture"
+            + (f"; {len(counts.copied_inputs)} copied before each replay" if counts.copied_inputs else ""),
+            counts.moved_inputs,
+            "a replay reads the old address: keep the tensor in place (write into an `out` argument, copy_ into weights)",
+        ),
+    )
+
+
+def _pieces(evidence: Evidence) -> Finding:
+    model, counts = evidence.model, evidence.counts
+    per_graph = counts.pieces // max(1, counts.graphs)
+    summary = f"{counts.pieces} piece(s), {counts.distinct_pieces} distinct, {counts.splitting_ops} splitting op call(s)"
+    if counts.empty_pieces:
+        summary, action = f"{summary}; without compute: {', '.join(counts.empty_pieces)}", "an empty graph would be captured"
+    elif per_graph == 1 and not model.splitting_ops:
+        captured = f": {', '.join(counts.captured_ops)}" if counts.captured_ops else ""
+        summary = f"{summary}; splitting_ops is empty, so that everything is captured{captured}"
+        action = "name the ops that must stay eager in splitting_ops, or allow 'pieces' with the reason"
+    else:
+        action = "the graph was not split"
+    ok = not counts.empty_pieces and (per_graph > 1 or bool(counts.missing_ops))
+    return finding("pieces", evidence.variant, ok, summary, action=action)
