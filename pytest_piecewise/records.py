@@ -47,6 +47,10 @@ CHECKS: Mapping[str, str] = {
 """Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
 
 
+OUTPUT, PHASE, RESULT = "output.txt", "phase.txt", "result.json"
+"""Files that a child leaves in its folder: what it printed, the phase that it is in, what it found."""
+
+
 class Status(enum.StrEnum):
     """What one check says. STALE is better than the baseline, NEW has no baseline; both ask for an update."""
 

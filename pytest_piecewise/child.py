@@ -1,0 +1,69 @@
+"""What a child process does: one task, whose outcome is a plain record whatever happens. The only place that catches all."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_piecewise.errors import BuildError, PiecewiseError
+from pytest_piecewise.records import PHASE, BuildRecord, Case, Finding, Settings, Status, from_plain, to_plain
+
+
+def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Does `task`: `{"kind": probe | build | reference | comparison, "case": ..., "settings": ..., "variant": ...}`."""
+    case, settings = from_plain(Case, task["case"]), from_plain(Settings, task["settings"])
+    variant = task.get("variant") or task["kind"]
+    shared = folder.parent
+
+    def note_phase(name: str) -> None:
+        part = folder / "phase.part"
+        part.write_text(name)
+        part.rename(folder / PHASE)
+
+    try:
+        record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
+    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a finding
+        record = _failure(variant, error)
+    return dict(to_plain(record))
+
+
+def _do(
+    kind: str, case: Case, variant: str, settings: Settings, shared: Path, on_phase: Callable[[str], None]
+) -> BuildRecord:
+    from pytest_piecewise.engines import probe, tasks  # noqa: PLC0415 - torch, in the child only
+
+    if kind == "probe":
+        return probe.probe(case, settings)
+    if kind == "build":
+        return tasks.run_variant(case, variant, settings, shared, on_phase)
+    if kind == "reference":
+        return tasks.run_reference(case, settings, shared, on_phase)
+    return tasks.run_comparison(case, settings, shared, on_phase)
+
+
+def _failure(variant: str, error: Exception) -> BuildRecord:
+    traceback.print_exc()
+    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if isinstance(error, BuildError):
+        made = {"check": error.check, "summary": error.summary, "detail": error.detail, "action": error.action}
+    elif isinstance(error, PiecewiseError):
+        made = {"check": "build", "summary": str(error)}
+    else:
+        text = "".join(traceback.format_exception(error))
+        made = {"check": "build", "summary": f"{type(error).__name__}: {_first_line(error)}", "detail": _tail(text)}
+    return BuildRecord(
+        variant=variant,
+        outcome="memory" if out_of_memory else "error",
+        findings=(Finding(status=Status.FAIL, variant=variant, **made),),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"
+
+
+def _tail(text: str, limit: int = 4000) -> str:
+    return text if len(text) <= limit else "...\n" + text[-limit:]

@@ -1,0 +1,159 @@
+"""pytest glue: options, marker, fixtures. Without `--piecewise` it only deselects; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_piecewise.byhand import LiveBuild
+    from pytest_piecewise.session import Piecewise, PiecewiseSession
+
+TIER_FLAGS = {"--piecewise": "fastcheck"} | {f"--piecewise={tier}": tier for tier in ("fastcheck", "full", "nightly")}
+BUILD_FIXTURES = ("eager_build", "full_build", "piecewise_build")
+MARKER = (
+    "piecewise(model, engine='native', dtype=None, tier='fastcheck', device=None): check `model`, a pytest_piecewise.Model, "
+    "with the `piecewise` fixture; one test per dtype of the model unless `dtype` (a name or several) says otherwise; "
+    "`tier` is the least --piecewise tier that runs it; `device` is auto, cpu or cuda[:i]. Runs only with --piecewise."
+)
+NAME = "piecewise-session"
+
+
+class _TierAction(argparse.Action):
+    """`--piecewise` and `--piecewise=TIER` as flags: `--piecewise suites/` must not take the path for a tier."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, TIER_FLAGS[option_string or "--piecewise"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, all of them also settable in [tool.pytest_piecewise] of pyproject.toml."""
+    group = parser.getgroup("piecewise", "compiled models: eager, full-graph Inductor, piecewise with graphs")
+    option = group.addoption
+    option(
+        *TIER_FLAGS,
+        action=_TierAction,
+        dest="piecewise_tier",
+        nargs=0,
+        help="build the models of piecewise tests three ways, replay them, and say whether they agree; fastcheck is meant "
+        "for every change, full for a merge, nightly for a quiet machine",
+    )
+    option("--piecewise-model", dest="piecewise_models", action="append", default=[], metavar="MODULE:ATTR",
+           help="check this Model, no test file needed; may be repeated")  # fmt: skip
+    option("--piecewise-engine", dest="piecewise_engine", metavar="NAME", help="use this engine in every test")
+    option("--piecewise-dtype", dest="piecewise_dtype", metavar="DTYPE", help="use this dtype in every test")
+    option("--piecewise-device", dest="piecewise_device", metavar="DEVICE",
+           help="auto (default: a GPU if there is one), cpu, cuda or cuda:INDEX")  # fmt: skip
+    option("--piecewise-report", dest="piecewise_report", metavar="DIR", help="write DIR/report.json as results come")
+    option("--piecewise-isolation", dest="piecewise_isolation", choices=("process", "none"),
+           help="process (default): every build in a fresh child; none: in this process, for --pdb")  # fmt: skip
+    option("--piecewise-timeout", dest="piecewise_timeout", type=float, metavar="SECONDS", help="per build; default 600")
+    option("--piecewise-memory", dest="piecewise_memory_limit", type=int, metavar="MIB",
+           help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
+    option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
+    option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")
+    option("--piecewise-update", dest="piecewise_update", action="store_true", help="store the counts that were measured "
+           "[WARNING: writes the baselines directory]")  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker, and the session itself only where it was asked for."""
+    config.addinivalue_line("markers", MARKER)
+    if config.getoption("piecewise_tier") is None:
+        if config.getoption("piecewise_models"):
+            raise pytest.UsageError("--piecewise-model needs --piecewise: pytest --piecewise --piecewise-model MODULE:ATTR")
+        return
+    from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415 - not for ordinary runs
+
+    config.pluginmanager.register(PiecewiseSession(config), NAME)
+
+
+def _session(config: pytest.Config) -> PiecewiseSession | None:
+    session: PiecewiseSession | None = config.pluginmanager.get_plugin(NAME)
+    return session
+
+
+def is_piecewise(item: pytest.Item) -> bool:
+    """Whether a test is one of ours: it has the marker, or uses one of the fixtures."""
+    names = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("piecewise") is not None or any(n in names for n in (*BUILD_FIXTURES, "piecewise"))
+
+
+class _Deselected:
+    """Counts what was left out of an ordinary run, for the one line that says so."""
+
+    count = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --piecewise, our tests are deselected."""
+    if _session(config) is not None:
+        return
+    ours = [item for item in items if is_piecewise(item)]
+    if ours:
+        config.hook.pytest_deselected(items=ours)
+        items[:] = [item for item in items if not is_piecewise(item)]
+    config.stash[_Deselected.count] = len(ours)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    """The line that says how many tests were left out, and how to run them."""
+    count = config.stash.get(_Deselected.count, 0)
+    return f"piecewise: {count} test(s) deselected; to run them: pytest --piecewise" if count else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per case of the marker."""
+    session = _session(metafunc.config)
+    if session is not None and "piecewise" in metafunc.fixturenames:
+        session.parametrize(metafunc)
+
+
+@pytest.fixture
+def piecewise(request: pytest.FixtureRequest) -> Piecewise:
+    """The case of the `piecewise` marker: `.check()` runs every check on it and fails with their findings.
+
+    `.check_equivalence()`, `.check_structure()` and `.check_baseline()` run a part; `.result` is the record of all.
+    """
+    session = _session(request.config)
+    if session is None:
+        pytest.skip("needs --piecewise")
+    return session.piecewise(request.node, request.param)
+
+
+@pytest.fixture
+def _live(request: pytest.FixtureRequest) -> Iterator[Any]:
+    session = _session(request.config)
+    if session is None:
+        pytest.skip("needs --piecewise")
+    from pytest_piecewise.byhand import live_builds  # noqa: PLC0415 - imports torch
+
+    with ExitStack() as stack:
+        yield stack.enter_context(live_builds(session.settings, session.engine))
+
+
+@pytest.fixture
+def eager_build(_live: Callable[[str], Callable[..., LiveBuild]]) -> Callable[..., LiveBuild]:
+    """`eager_build(model, dtype=..., engine=..., device=...)`: the model as it is, alive in this test's process."""
+    return _live("eager")
+
+
+@pytest.fixture
+def full_build(_live: Callable[[str], Callable[..., LiveBuild]]) -> Callable[..., LiveBuild]:
+    """`full_build(model, ...)`: one graph through Inductor, alive in this test's process."""
+    return _live("full")
+
+
+@pytest.fixture
+def piecewise_build(_live: Callable[[str], Callable[..., LiveBuild]]) -> Callable[..., LiveBuild]:
+    """`piecewise_build(model, ...)`: pieces compiled and captured, alive in this test's process.
+
+    `build.counts.pieces`, `build.capture_seconds`, and `build(size=8, seed=3)` for the outputs of a call by name.
+    """
+    return _live("piecewise")

@@ -1,0 +1,83 @@
+"""Records -> lines of text for a terminal. Strings out, no output of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_piecewise.records import BuildRecord, CaseResult, Finding, Status
+
+COLUMNS = ("case", "variant", "pieces", "compile s", "capture s", "pool MiB", "error/budget", "verdict")
+ORDER = (Status.FAIL, Status.NEW, Status.STALE, Status.PASS, Status.SKIP)
+
+
+def finding_lines(finding: Finding) -> Iterator[str]:
+    """A finding as a reader meets it in a failed test."""
+    where = f" ({finding.variant})" if finding.variant else ""
+    yield f"{finding.status} {finding.check}{where}: {clean(finding.summary)}"
+    for line in finding.detail.splitlines()[:40]:
+        if clean(line) != clean(finding.summary):
+            yield f"    {clean(line)}"
+    if finding.action:
+        yield f"    -> {clean(finding.action)}"
+
+
+def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) -> str:
+    """What a failing test shows: its findings, failures first, and the command that repeats them."""
+    ranked = sorted(findings, key=lambda item: ORDER.index(item.status))
+    lines = [f"{result.case.id} on {result.case.device}, seed {result.seed}:"]
+    for item in ranked:
+        if item.status in (Status.FAIL, Status.NEW, Status.STALE):
+            lines += finding_lines(item)
+    others = [item for item in ranked if item.status in (Status.PASS, Status.SKIP)]
+    lines.append(f"{sum(item.status is Status.PASS for item in others)} other checks passed")
+    lines += [f"SKIP {item.check}: {clean(item.summary)}" for item in others if item.status is Status.SKIP]
+    lines.append(f"repeat: {command}")
+    return "\n".join(lines)
+
+
+def summary_table(results: Sequence[CaseResult]) -> list[str]:
+    """One row per case and variant, failures first."""
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    for result in sorted(results, key=lambda item: (ORDER.index(item.status), item.case.id)):
+        for build in result.builds:
+            if build.variant in ("eager", "full", "piecewise"):
+                rows.append(_row(result, build))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return [_join(row, widths) for row in rows]
+
+
+def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
+    mine = [item for item in result.findings if item.variant == build.variant]
+    if build.variant == "piecewise":  # what is said of the whole case belongs to the last row
+        mine += [item for item in result.findings if item.variant not in ("eager", "full", "piecewise")]
+    failed = list(dict.fromkeys(item.check for item in mine if item.status is Status.FAIL))
+    other = next((str(s) for s in (Status.NEW, Status.STALE) if any(item.status is s for item in mine)), "ok")
+    ratios = [item.ratio for item in result.comparisons if item.variant == build.variant and item.check == "equivalence"]
+    pieces = f"{build.counts.pieces} ({build.counts.distinct_pieces})" if build.counts.pieces else ""
+    return (
+        result.case.id,
+        build.variant,
+        pieces,
+        _metric(build, "compile", 1.0, "{:.2f}"),
+        _metric(build, "capture", 1.0, "{:.2f}") or ("recorded" if build.graph_kind == "recorded graphs" else ""),
+        _metric(build, "graph_pool", 2**20, "{:.1f}"),
+        f"{max(ratios):.3g}" if ratios else "",
+        "FAIL " + ", ".join(failed) if failed else other,
+    )
+
+
+def _metric(build: BuildRecord, name: str, unit: float, form: str) -> str:
+    return next((form.format(metric.value / unit) for metric in build.metrics if metric.name == name), "")
+
+
+def _join(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        text.ljust(width) if column in (0, 1, len(COLUMNS) - 1) else text.rjust(width)
+        for column, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def clean(text: str) -> str:
+    """Without control characters, which could move the cursor or recolour what follows."""
+    return "".join(character if character.isprintable() else " " for character in text)

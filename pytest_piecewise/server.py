@@ -1,0 +1,180 @@
+"""The warm server: imports torch once, compiles one throw-away kernel, then forks a child per build. Never touches CUDA.
+
+Run as `python -m pytest_piecewise.server`. Commands come as JSON lines on stdin, answers go to stdout; the end of
+stdin ends the server and everything that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_piecewise.records import OUTPUT, RESULT
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what imported modules print must not end up among the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides when children die
+    # Generated code must not run on several threads here: a child forked from a process with an OpenMP pool hangs.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    children: set[int] = set()
+    _answer(answers, {"torch": torch.__version__, "gpus": _count_gpus(torch)})
+    buffered = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], 0.02 if children else None)
+        for pid, status in _reap(children):
+            _answer(answers, {"exit": pid, "status": status})
+        if not ready:
+            continue
+        data = os.read(0, 1 << 20)
+        if not data:
+            break
+        *lines, buffered = (buffered + data).split(b"\n")
+        for line in lines:
+            _serve(json.loads(line), answers, children)
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _serve(command: dict[str, Any], answers: Any, children: set[int]) -> None:
+    if "import" in command:
+        _answer(answers, _import(command["import"], command["path"]))
+    elif "warm" in command:
+        _answer(answers, _attempt(_warm))
+    else:
+        pid = os.fork()
+        if pid == 0:
+            _child(command)
+        children.add(pid)
+        _answer(answers, {"pid": pid})
+
+
+def _answer(answers: Any, value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+
+
+def _attempt(action: Callable[[], None]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - a server that dies of a user's module could not say so
+        return {"error": traceback.format_exc()}
+    return {"seconds": time.perf_counter() - begin}
+
+
+def _import(module: str, path: list[str]) -> dict[str, Any]:
+    sys.path[:] = path
+    answer = _attempt(lambda: importlib.import_module(module) and None)
+    return answer | {"cuda": bool(sys.modules["torch"].cuda.is_initialized())}
+
+
+def _count_gpus(torch: Any) -> int:
+    """Asked of a child: the driver, once initialised here, would be unusable in every later child."""
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+        with contextlib.suppress(Exception):
+            count = torch.cuda.device_count()
+        os._exit(min(count, 100))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _warm() -> None:
+    """One small compilation: vector instruction set, precompiled headers, and Inductor's lazy imports are then known.
+
+    Its headers lie in this process's temporary directory, outside any cache directory, and are shared by all children.
+    """
+    torch = importlib.import_module("torch")
+    importlib.import_module("pytest_piecewise.engines.tasks")
+    importlib.import_module("pytest_piecewise.engines.builds")
+    with tempfile.TemporaryDirectory() as cache, torch.no_grad():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        torch.compile(lambda x: (x.sin() + 1).sum(-1), fullgraph=True)(torch.randn(64, 64))
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+
+
+def _reap(children: set[int]) -> list[tuple[int, int]]:
+    ended = []
+    for pid in list(children):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            children.remove(pid)
+            ended.append((pid, os.waitstatus_to_exitcode(status)))
+    return ended
+
+
+def _child(command: dict[str, Any]) -> None:
+    """Never returns. Session leader of its own, so that it and all it starts can be killed together."""
+    code = 70
+    try:
+        os.setsid()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        folder = Path(command["folder"])
+        output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1)  # a hanging child is asked where it hangs before it is killed
+        os.environ.update(command["environ"])
+        sys.path[:] = command["path"]
+        private_directories(folder)
+        from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
+
+        result = work(command["task"], folder)
+        (folder / "part").write_text(json.dumps(result))
+        (folder / "part").rename(folder / RESULT)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def private_directories(folder: Path) -> None:
+    """Caches and temporary files of this process alone: nothing on disk is found, and nothing is left."""
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"), ("TMPDIR", "tmp")):
+        (folder / name).mkdir(exist_ok=True)
+        os.environ[variable] = str(folder / name)
+    tempfile.tempdir = None
+
+
+def remove_directories(folder: Path) -> None:
+    """Removes what `private_directories` has made."""
+    for name in ("inductor", "triton", "tmp"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,365 @@
+"""The pytest session with `--piecewise`: markers -> cases, cases -> results, results -> verdicts, report and summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_piecewise import baselines
+from pytest_piecewise.errors import PiecewiseError
+from pytest_piecewise.hooks import find_engine, manager
+from pytest_piecewise.models import Model, find_model, locate
+from pytest_piecewise.records import TIERS, Case, CaseResult, Finding, Report, Settings, Status, from_plain, to_plain
+from pytest_piecewise.reports import document, terminal
+from pytest_piecewise.runner import Children, InProcess, Worker, probe, run_case
+from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
+
+STRUCTURE = (
+    "graphs", "graph_breaks", "recompiles", "splitting_ops", "pieces", "compiles", "executed", "captures", "replays",
+    "covered_sizes", "addresses",
+)  # fmt: skip
+"""Checks of `check_structure`; `baseline` and `cost` are those of `check_baseline`, all others of `check_equivalence`."""
+
+_RESULTS = pytest.StashKey[list[CaseResult]]()
+
+
+class Piecewise:
+    """One case, in a test's hands. It is run when first asked for, and once per session."""
+
+    def __init__(self, session: PiecewiseSession, item: pytest.Item, case: Case) -> None:
+        self._session, self._item, self.case = session, item, case
+
+    @property
+    def result(self) -> CaseResult:
+        """Everything that was found and measured, whether it passed or not."""
+        result = self._session.result(self.case)
+        kept = self._item.stash.setdefault(_RESULTS, [])
+        if result not in kept:
+            kept.append(result)
+        return result
+
+    def check(self) -> None:
+        """Fails the test if any check failed."""
+        self._judge(lambda name: True)
+
+    def check_equivalence(self) -> None:
+        """Fails the test if the variants disagree, or could not be built."""
+        self._judge(lambda name: name not in (*STRUCTURE, "baseline", "cost"))
+
+    def check_structure(self) -> None:
+        """Fails the test if something else was traced, split, compiled or captured than should be."""
+        self._judge(lambda name: name in (*STRUCTURE, "build"))
+
+    def check_baseline(self) -> None:
+        """Fails the test if counts are worse than their baseline."""
+        self._judge(lambda name: name in ("baseline", "cost", "build"))
+
+    def _judge(self, concerns: Any) -> None:
+        result = self.result
+        findings = [item for item in result.findings if concerns(item.check)]
+        if any(self._fails(item) for item in findings):
+            pytest.fail(terminal.failure_text(result, findings, self._repeat()), pytrace=False)
+        if all(item.status is Status.SKIP for item in findings):
+            pytest.skip("; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in findings)))
+
+    def _fails(self, item: Finding) -> bool:
+        return item.status is Status.FAIL or (item.status is Status.NEW and self._session.settings.strict)
+
+    def _repeat(self) -> str:
+        seed = f" --piecewise-seed {self._session.settings.seed}" if self._session.settings.seed else ""
+        if isinstance(self._item, ModelItem):
+            return f"pytest --piecewise{seed} --piecewise-model {self.case.model} --piecewise-dtype {self.case.dtype}"
+        return f"pytest --piecewise={self.case.tier}{seed} '{self._item.nodeid}'"
+
+
+class ModelItem(pytest.Item):
+    """A test without a test file: one case of a `--piecewise-model`."""
+
+    case: Case
+
+    def runtest(self) -> None:
+        """Every check."""
+        session: PiecewiseSession = self.config.pluginmanager.getplugin("piecewise-session")
+        Piecewise(session, self, self.case).check()
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Shown under the model's name."""
+        return self.config.rootpath, None, self.name
+
+
+class PiecewiseSession:
+    """Plugin registered for sessions with `--piecewise`, on the controller and on every xdist worker."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_worker = hasattr(config, "workerinput")
+        self._worker: Worker | None = None
+        self._results: dict[Case, CaseResult] = {}
+        self._reported: dict[str, CaseResult] = {}
+        self._left_out = 0
+        try:
+            self._table = read_table(config.rootpath)
+            self.settings: Settings = make_settings(config.rootpath, self._table, _options(config))
+        except PiecewiseError as error:
+            raise pytest.UsageError(str(error)) from error
+        self._own_models = [*self._table.get("models", []), *config.getoption("piecewise_models")]
+        if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
+            config.args = []
+        self._live = _LiveLine(config)
+
+    @property
+    def engine(self) -> str:
+        """The engine where neither option nor marker names one."""
+        return str(self._config.getoption("piecewise_engine") or self._table.get("engine", "native"))
+
+    # Collection
+
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """Turns the marker of a test that uses the `piecewise` fixture into cases, and refuses unusable ones."""
+        mark = metafunc.definition.get_closest_marker("piecewise")
+        try:
+            if mark is None or not mark.args:
+                raise PiecewiseError(
+                    f"{metafunc.definition.nodeid}: expected @pytest.mark.piecewise(MODEL) on a test that uses the "
+                    "`piecewise` fixture, found none; add it"
+                )
+            cases = self._cases_of(mark.args[0], metafunc.module, **mark.kwargs)
+        except (PiecewiseError, TypeError) as error:
+            raise pytest.Collector.CollectError(str(error)) from error
+        metafunc.parametrize("piecewise", cases, indirect=True, ids=[f"{case.engine}-{case.dtype}" for case in cases])
+
+    def _cases_of(
+        self,
+        model: Model | str,
+        near: Any,
+        *,
+        engine: str | None = None,
+        dtype: Any = None,
+        tier: str = "fastcheck",
+        device: str | None = None,
+    ) -> list[Case]:
+        if tier not in TIERS:
+            raise PiecewiseError(f"expected tier {', '.join(TIERS)}, found {tier!r}")
+        if isinstance(model, str):
+            found, (reference, file) = find_model(model), (model, "")
+        else:
+            found, (reference, file) = model, locate(model, near)
+        option = self._config.getoption
+        asked = option("piecewise_dtype") or dtype or self._table.get("dtype")
+        cases = [
+            Case(
+                model=reference,
+                file=file,
+                name=found.name,
+                engine=option("piecewise_engine") or engine or self.engine,
+                dtype=name,
+                device=self._device(device),
+                tier=tier,
+            )
+            for name in chosen_dtypes(asked, found.dtypes)
+        ]
+        if TIERS.index(tier) <= TIERS.index(self.settings.tier):
+            for case in cases:
+                self._refuse_unusable(case)
+        return cases
+
+    def _device(self, asked: str | None) -> str:
+        option = self._config.getoption("piecewise_device")
+        device = str(option or asked or self.settings.device)
+        return ("cuda" if self.worker.gpus else "cpu") if device == "auto" else device
+
+    def _refuse_unusable(self, case: Case) -> None:
+        find_engine(case.engine)
+        if isinstance(self.worker, Children):
+            self.worker.preload(case.model.partition(":")[0])
+        record = probe(case, self.settings, self.worker)
+        if record.outcome != "ok":
+            finding = record.findings[0]
+            raise PiecewiseError("\n".join(filter(None, (finding.summary, finding.detail or record.last_output))))
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Adds the models that were named, and deselects tests of higher tiers."""
+        session = items[0].session if items else self._session
+        try:
+            for name in self._own_models:
+                items += self._model_items(session, name)
+        except PiecewiseError as error:
+            raise pytest.UsageError(str(error)) from error
+        tiers = TIERS[: TIERS.index(self.settings.tier) + 1]
+        out = [item for item in items if (mark := item.get_closest_marker("piecewise")) and
+               mark.kwargs.get("tier", "fastcheck") not in tiers]  # fmt: skip
+        if out:
+            config.hook.pytest_deselected(items=out)
+            items[:] = [item for item in items if item not in out]
+        self._left_out = len(out)
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Keeps the session: with `--piecewise-model` alone there is no collected item to ask for it."""
+        self._session = session
+
+    def _model_items(self, session: pytest.Session, name: str) -> Iterable[ModelItem]:
+        directory = str(self._config.invocation_params.dir)
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
+        hooked = [model for models in manager().hook.piecewise_models() for model in models if model.name == name]
+        for case in self._cases_of(hooked[0] if hooked else name, None):
+            item = ModelItem.from_parent(
+                session, name=f"{name}[{case.engine}-{case.dtype}]", nodeid=f"{name}[{case.engine}-{case.dtype}]"
+            )
+            item.case = case
+            yield item
+
+    # Running
+
+    @property
+    def worker(self) -> Worker:
+        """Where builds are made; started when first needed."""
+        if self._worker is None:
+            try:
+                self._worker = InProcess() if self.settings.isolation == "none" else Children()
+            except PiecewiseError as error:
+                raise pytest.UsageError(str(error)) from error
+        return self._worker
+
+    def piecewise(self, item: pytest.Item, case: Case) -> Piecewise:
+        """What the `piecewise` fixture gives."""
+        return Piecewise(self, item, case)
+
+    def result(self, case: Case) -> CaseResult:
+        """Runs a case, judges it against its baseline, and remembers it."""
+        if case not in self._results:
+            try:
+                found = run_case(case, self.settings, self.worker, self._live.tick(case))
+                self._results[case] = dataclasses.replace(found, findings=(*found.findings, *self._judged(found)))
+            except PiecewiseError as error:
+                pytest.fail(str(error), pytrace=False)
+            finally:
+                self._live.clear()
+        return self._results[case]
+
+    def _judged(self, result: CaseResult) -> Sequence[Finding]:
+        cost = "compile, capture and step costs are shown, and gated by nothing yet"
+        if self.settings.isolation == "none":
+            cost = "costs are not trusted with --piecewise-isolation=none: builds share one process"
+        skipped = Finding(check="cost", status=Status.SKIP, summary=cost)
+        if any(item.status is Status.FAIL and item.check == "build" for item in result.findings):
+            return (skipped,)
+        try:
+            finding = baselines.judge(result, Path(self.settings.baselines))
+        except PiecewiseError as error:
+            finding = Finding(check="baseline", status=Status.FAIL, summary=str(error))
+        if self.settings.update and finding.status in (Status.NEW, Status.STALE, Status.FAIL):
+            finding = Finding(check="baseline", status=Status.PASS, summary=f"to be stored: {finding.summary}")
+        return (finding, skipped)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        """Puts the records on the report, which is what xdist carries to the controller."""
+        report = yield
+        if call.when == "call" and item.stash.get(_RESULTS, None):
+            report.piecewise = [to_plain(result) for result in item.stash[_RESULTS]]
+        return report
+
+    # The controller alone
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collects results, and writes the report anew so that a killed session loses none."""
+        for data in [] if self._is_worker else getattr(report, "piecewise", []):
+            result = from_plain(CaseResult, data)
+            self._reported[f"{result.case.id}@{result.case.device}"] = result
+            self._write_report(complete=False)
+
+    def _write_report(self, *, complete: bool) -> Path | None:
+        if not self.settings.report:
+            return None
+        return document.write(self._report(complete=complete), self._config.invocation_params.dir / self.settings.report)
+
+    def _report(self, *, complete: bool) -> Report:
+        results = tuple(self._reported[key] for key in sorted(self._reported))
+        environment = results[0].environment if results else {}
+        return Report(tier=self.settings.tier, complete=complete, environment=environment, results=results)
+
+    def pytest_sessionfinish(self) -> None:
+        """The last state of the report, and the baselines if they were to be updated."""
+        if self._is_worker:
+            return
+        self._write_report(complete=True)
+        manager().hook.piecewise_report(report=self._report(complete=True))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The table, failures first, and where the files are."""
+        if not self._reported:
+            return
+        terminalreporter.section("piecewise")
+        for line in terminal.summary_table(list(self._reported.values())):
+            terminalreporter.line(line)
+        if self.settings.report:
+            terminalreporter.line(f"report: {Path(self.settings.report) / document.NAME}")
+        if self.settings.update:
+            for line in self._update_baselines():
+                terminalreporter.line(line)
+
+    def _update_baselines(self) -> Iterable[str]:
+        good = [result for result in self._reported.values() if result.status is Status.PASS]
+        paths = [path for result in good if (path := baselines.write(result, Path(self.settings.baselines)))]
+        yield f"baselines: {len(paths)} written, {len(good) - len(paths)} unchanged, of {len(self._reported)} case(s)"
+        yield from (f"  {path}" for path in paths)
+
+    def pytest_report_header(self) -> list[str]:
+        """What is going to be done."""
+        return [
+            f"piecewise: tier {self.settings.tier}, device {self.settings.device}, seed {self.settings.seed}, "
+            f"isolation {self.settings.isolation}, baselines {self.settings.baselines}"
+        ]
+
+    def pytest_report_collectionfinish(self) -> str | None:
+        """What the tier leaves out."""
+        return f"piecewise: {self._left_out} test(s) of higher tiers deselected" if self._left_out else None
+
+    def pytest_unconfigure(self) -> None:
+        """Ends children and server."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+
+class _LiveLine:
+    """One line on a terminal that is overwritten while a build runs; nothing anywhere else."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._length = 0
+
+    def tick(self, case: Case) -> Any:
+        """The function that the runner tells about progress."""
+
+        def on_tick(variant: str, phase: str, seconds: float) -> None:
+            text = f"{case.id}: {variant} {phase}".rstrip() + f", {seconds:.1f} s"
+            self._write(text)
+
+        return on_tick
+
+    def clear(self) -> None:
+        """Leaves the line as it was found."""
+        if self._length:
+            self._write("")
+            self._length = 0
+
+    def _write(self, text: str) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not reporter.isatty or hasattr(self._config, "workerinput"):
+            return
+        writer = self._config.get_terminal_writer()
+        text = terminal.clean(text)[: writer.fullwidth - 1]
+        writer.write("\r" + text.ljust(self._length) + ("\r" if not text else ""), flush=True)
+        self._length = len(text)
+
+
+def _options(config: pytest.Config) -> dict[str, Any]:
+    names = ("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report", "update")
+    return {name: config.getoption(f"piecewise_{name}") for name in names}

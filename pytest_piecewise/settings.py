@@ -1,0 +1,95 @@
+"""Settings from `[tool.pytest_piecewise]` of pyproject.toml and from the command line. No torch, no pytest."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_piecewise.errors import ModelError
+from pytest_piecewise.hooks import PLUGINS_VARIABLE
+from pytest_piecewise.records import DTYPES, TIERS, Settings
+
+TABLE = "tool.pytest_piecewise"
+KEYS: Mapping[str, tuple[type, ...]] = {
+    "engine": (str,),
+    "dtype": (str, list),
+    "device": (str,),
+    "isolation": (str,),
+    "timeout": (int, float),
+    "memory-limit": (int,),
+    "threads": (int,),
+    "seed": (int,),
+    "baselines": (str,),
+    "report": (str,),
+    "plugins": (list,),
+    "models": (list,),
+}
+"""What the table may hold: `timeout` in seconds, `memory-limit` in MiB, `plugins` and `models` as lists of names."""
+
+
+def read_table(rootdir: Path) -> dict[str, Any]:
+    """The table of the project at `rootdir`, checked; empty if there is none."""
+    path = rootdir / "pyproject.toml"
+    if not path.exists():
+        return {}
+    table = tomllib.loads(path.read_text()).get("tool", {}).get("pytest_piecewise", {})
+    for key, value in table.items():
+        if key not in KEYS:
+            raise ModelError(f"{path}: [{TABLE}] has {key!r}; expected one of {', '.join(KEYS)}")
+        if not isinstance(value, KEYS[key]):
+            kinds = " or ".join(kind.__name__ for kind in KEYS[key])
+            raise ModelError(f"{path}: [{TABLE}] {key}: expected {kinds}, found {value!r}")
+    return dict(table)
+
+
+def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str, Any]) -> Settings:
+    """Settings of a session; an option that was given wins over the table. Paths are relative to `rootdir`."""
+
+    def pick(name: str, default: Any) -> Any:
+        given = options.get(name.replace("-", "_"))
+        return given if given is not None else table.get(name, default)
+
+    settings = Settings(
+        tier=options.get("tier") or "fastcheck",
+        device=pick("device", "auto"),
+        isolation=pick("isolation", "process"),
+        timeout_seconds=float(pick("timeout", 600.0)),
+        memory_limit_bytes=int(pick("memory-limit", 0)) * 2**20,
+        threads=int(pick("threads", 2)),
+        seed=int(pick("seed", 0)),
+        baselines=str(rootdir / pick("baselines", "baselines")),
+        update="all" if options.get("update") else "",
+        report=str(pick("report", "")),
+        strict=bool(os.environ.get("CI")),
+    )
+    _check(settings)
+    os.environ[PLUGINS_VARIABLE] = ",".join(table.get("plugins", []))
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    for name, value, known in (
+        ("tier", settings.tier, TIERS),
+        ("isolation", settings.isolation, ("process", "none")),
+    ):
+        if value not in known:
+            raise ModelError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")
+    device, _, index = settings.device.partition(":")
+    if device not in ("auto", "cpu", "cuda") or (index and not (device == "cuda" and index.isdigit())):
+        raise ModelError(f"expected device auto, cpu, cuda or cuda:INDEX, found {settings.device!r}")
+    if settings.timeout_seconds <= 0 or settings.threads < 1:
+        raise ModelError("expected a positive timeout and at least one thread")
+    if settings.update and settings.strict:
+        raise ModelError("--piecewise-update is refused where CI is set: baselines are reviewed, not written by CI")
+
+
+def chosen_dtypes(asked: Any, fallback: tuple[str, ...]) -> tuple[str, ...]:
+    """The dtypes of a marker or option, a name or several; an unknown one is an error."""
+    dtypes = fallback if asked is None else (asked,) if isinstance(asked, str) else tuple(asked)
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ModelError(f"expected dtype {', '.join(DTYPES)}, found {dtype!r}")
+    return dtypes
