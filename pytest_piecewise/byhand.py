@@ -68,18 +68,18 @@ def live_builds(settings: Settings, default_engine: str) -> Iterator[Callable[..
     from pytest_piecewise.server import private_directories  # noqa: PLC0415
 
     builds: list[Build] = []
+    place = settings.device
+    if place == "auto":
+        place = "cuda" if torch.cuda.is_available() else "cpu"
 
     def builder(variant: str) -> Callable[..., LiveBuild]:
         def make(model: Model, *, dtype: str = "", engine: str = "", device: str = "") -> LiveBuild:
-            place = device or settings.device
-            if place == "auto":
-                place = "cuda" if torch.cuda.is_available() else "cpu"
             meter = Meter()
             request = Request(
                 model=model,
                 variant=variant,
                 dtype=getattr(torch, dtype or model.dtypes[0]),
-                device=torch.device(place),
+                device=torch.device(device or place),
                 seed=settings.seed,
                 meter=meter,
             )
@@ -94,7 +94,7 @@ def live_builds(settings: Settings, default_engine: str) -> Iterator[Callable[..
     with tempfile.TemporaryDirectory(prefix="piecewise-live-") as folder:
         try:
             private_directories(Path(folder))
-            with pinned_numerics(settings.threads):
+            with pinned_numerics(settings.threads, torch.device(place)):
                 yield builder
         finally:
             for build in builds:

@@ -20,12 +20,15 @@ Frozen = Callable[[], AbstractContextManager[Any]]
 
 
 class GraphPool:
-    """Where captures of one build put their memory, and which stream they are made on. On a CPU it is only a name."""
+    """Where captures of one build put their memory, and which stream they are made on. On a CPU it is only a name.
 
-    def __init__(self, device: torch.device) -> None:
+    `handle` names a pool that exists already.
+    """
+
+    def __init__(self, device: torch.device, handle: Any = None) -> None:
         self.is_cuda = device.type == "cuda"
         self.kind = "cuda graphs" if self.is_cuda else "recorded graphs"
-        self._handle = torch.cuda.graph_pool_handle() if self.is_cuda else None
+        self._handle = handle or torch.cuda.graph_pool_handle() if self.is_cuda else None
         self._stream = torch.cuda.Stream(device) if self.is_cuda else None
 
     @contextmanager

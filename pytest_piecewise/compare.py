@@ -254,10 +254,8 @@ def _mask_reason(found: torch.Tensor, eager: torch.Tensor) -> str:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """A view with rows along the last of two dimensions; scalars and vectors have rows of one element."""
-    if tensor.dim() < 2:
-        return tensor.reshape(-1, 1)
-    return tensor.reshape(-1, tensor.shape[-1])
+    """A view with rows along the last of two dimensions; a vector is one row, a scalar a row of one element."""
+    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
 
 
 def _rms(rows: torch.Tensor) -> torch.Tensor:

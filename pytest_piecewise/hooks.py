@@ -45,8 +45,10 @@ class _BuiltIn:
     @hookimpl(trylast=True)
     def piecewise_engine(self, name: str) -> Engine | None:
         from pytest_piecewise.engines.native import NativeEngine  # noqa: PLC0415 - engines lie above this layer
+        from pytest_piecewise.engines.vllm import VllmEngine  # noqa: PLC0415
 
-        return NativeEngine() if name == NativeEngine.name else None
+        built_in: dict[str, type[Engine]] = {NativeEngine.name: NativeEngine, VllmEngine.name: VllmEngine}
+        return built_in[name]() if name in built_in else None
 
 
 def manager() -> pluggy.PluginManager:
@@ -68,5 +70,5 @@ def find_engine(name: str) -> Engine:
     """The engine of that name; an unknown one is an error."""
     engine: Engine | None = manager().hook.piecewise_engine(name=name)
     if engine is None:
-        raise ModelError(f"expected a known engine, found {name!r}; known is native, and what plugins provide")
+        raise ModelError(f"expected a known engine, found {name!r}; known are native and vllm, and what plugins provide")
     return engine

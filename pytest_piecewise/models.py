@@ -28,9 +28,10 @@ class Model:
 
     name: str
     """Names the case, its baseline file and its reports: letters, digits, `.`, `_` and `-`."""
-    build: Callable[[], Any]
+    build: Callable[..., Any]
     """Makes the `nn.Module`, on the CPU in float32. The tool seeds, casts and moves it; keep it free of randomness of
-    its own. It is called once per build, each in a process of its own."""
+    its own. It is called once per build, each in a process of its own: without arguments, but by the engine `vllm` with
+    the `VllmConfig` of the variant, to return a module decorated with `@support_torch_compile`."""
     inputs: Callable[[int, Any], tuple[Any, ...]]
     """`(size, torch.Generator) -> tuple of CPU tensors`: the arguments of one call, the same for the same generator
     state. Floating-point inputs are cast to the case's dtype."""

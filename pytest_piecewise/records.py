@@ -47,8 +47,12 @@ CHECKS: Mapping[str, str] = {
 """Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
 
 
-OUTPUT, PHASE, RESULT = "output.txt", "phase.txt", "result.json"
-"""Files that a child leaves in its folder: what it printed, the phase that it is in, what it found."""
+TASK, OUTPUT, PHASE, RESULT = "task.json", "output.txt", "phase.txt", "result.json"
+"""Files in a child's folder: what it was asked, what it printed, the phase that it is in, what it found."""
+
+
+CHILD = "PYTEST_PIECEWISE_CHILD"
+"""Environment variable that is set in the server and in its children, and nowhere else."""
 
 
 class Status(enum.StrEnum):

@@ -62,15 +62,16 @@ class Children:
 
     def __init__(self) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="piecewise-server-"))
-        self._may_preload = True
         self._preloaded: set[str] = set()
-        self._warm = False
+        self._warm: set[str] = set()
         self._exits: dict[int, int] = {}
         self._running: set[int] = set()
         self._start()
 
     def _start(self) -> None:
         environment = os.environ | {"TMPDIR": str(self._home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Asked through the driver itself, the number of GPUs would make CUDA unusable in every fork of the server.
+        environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         # Idle OpenMP threads sleep: spinning ones slow down whatever else runs, as under xdist, and change no result.
         environment.setdefault("OMP_WAIT_POLICY", "passive")
         self._server = subprocess.Popen(
@@ -87,32 +88,24 @@ class Children:
         self.gpus = int(hello["gpus"])
 
     def preload(self, module: str) -> None:
-        """Imports a module before forking, so that no child pays for it. One that fails is left to the child to report.
-
-        Should it initialise CUDA, the server is started again and imports nothing more: its forks would be broken.
-        """
-        if not self._may_preload or module in self._preloaded:
-            return
-        self._preloaded.add(module)
-        self._send({"import": module, "path": sys.path})
-        if self._answer(timeout=300).get("cuda"):
-            self._may_preload = self._warm = False
-            self.close_server()
-            self._start()
+        """Imports a module before forking, so that no child pays for it. One that fails is left to the child to report."""
+        if module not in self._preloaded:
+            self._preloaded.add(module)
+            self._send({"import": module, "path": sys.path})
+            self._answer(timeout=300)
 
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Forks a child for the task and waits for its end, its deadline or its memory limit."""
         case = from_plain(Case, task["case"])
-        if not self._warm and task["kind"] != "probe" and case.device == "cpu":
-            on_tick("", "warming the compiler", 0.0)
-            self._send({"warm": True})
-            answer = self._answer(timeout=300)
-            if "error" in answer:
-                raise PiecewiseError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
-            self._warm = True
+        if self._server.poll() is not None:  # killed from outside: the rest of the session goes on with another one
+            self._restart()
+        if task["kind"] != "probe":
+            self._warm_up("cpu" if case.device == "cpu" else "imports", on_tick)
         folder.mkdir(parents=True)
         with self._device(case) as environ:
             environ |= dict(hooks.find_engine(case.engine).environ(case))
+            # A child sees its leased GPU only, as number 0.
+            task = task | {"case": task["case"] | {"device": case.device.partition(":")[0]}}
             self._send({"task": task, "folder": str(folder), "environ": environ, "path": sys.path})
             pid = int(self._answer(timeout=60)["pid"])
             self._running.add(pid)
@@ -123,6 +116,22 @@ class Children:
         remove_directories(folder)
         return _record(task, folder, end)
 
+    def _restart(self) -> None:
+        self.close_server()
+        self._warm.clear()
+        self._preloaded.clear()
+        self._start()
+
+    def _warm_up(self, what: str, on_tick: OnTick) -> None:
+        if what in self._warm:
+            return
+        on_tick("", "warming the compiler", 0.0)
+        self._send({"warm": what})
+        answer = self._answer(timeout=300)
+        if "error" in answer:
+            raise PiecewiseError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
+        self._warm.add(what)
+
     @contextmanager
     def _device(self, case: Case) -> Iterator[dict[str, str]]:
         if not case.device.startswith("cuda"):
@@ -130,6 +139,8 @@ class Children:
             return
         gpus = visible_gpus(self.gpus)
         _, _, index = case.device.partition(":")
+        if int(index or 0) >= len(gpus):
+            raise PiecewiseError(f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu")
         with leased_gpu((gpus[int(index)],) if index else gpus) as gpu:
             yield {"CUDA_VISIBLE_DEVICES": gpu}
 
@@ -324,7 +335,10 @@ def _session_memory(session: int) -> int | None:
 
 
 def run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick) -> CaseResult:
-    """Builds every variant and the reference, each by itself, and compares them."""
+    """Builds every variant and the reference, each by itself, and compares them. A SKIP where the engine cannot."""
+    reason = hooks.find_engine(case.engine).unsupported(case)
+    if reason is not None:
+        return _result(case, settings, [], [Finding(check="build", status=Status.SKIP, summary=reason)])
     folder = Path(tempfile.mkdtemp(prefix="piecewise-case-"))
     try:
         return _run_case(case, settings, worker, on_tick, folder)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_piecewise.records import OUTPUT, RESULT
+from pytest_piecewise.records import CHILD, OUTPUT, RESULT, TASK
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,6 +35,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides when children die
     # Generated code must not run on several threads here: a child forked from a process with an OpenMP pool hangs.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ[CHILD] = "1"
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
     children: set[int] = set()
@@ -61,7 +62,7 @@ def _serve(command: dict[str, Any], answers: Any, children: set[int]) -> None:
     if "import" in command:
         _answer(answers, _import(command["import"], command["path"]))
     elif "warm" in command:
-        _answer(answers, _attempt(_warm))
+        _answer(answers, _attempt(_warm_cpu if command["warm"] == "cpu" else _warm_imports))
     else:
         pid = os.fork()
         if pid == 0:
@@ -85,8 +86,7 @@ def _attempt(action: Callable[[], None]) -> dict[str, Any]:
 
 def _import(module: str, path: list[str]) -> dict[str, Any]:
     sys.path[:] = path
-    answer = _attempt(lambda: importlib.import_module(module) and None)
-    return answer | {"cuda": bool(sys.modules["torch"].cuda.is_initialized())}
+    return _attempt(lambda: importlib.import_module(module) and None)
 
 
 def _count_gpus(torch: Any) -> int:
@@ -100,21 +100,27 @@ def _count_gpus(torch: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _warm() -> None:
+def _warm_imports() -> None:
+    """Everything that a build imports, so that no child pays for it."""
+    for module in ("pytest_piecewise.engines.tasks", "pytest_piecewise.engines.builds", "torch._inductor.compile_fx"):
+        importlib.import_module(module)
+
+
+def _warm_cpu() -> None:
     """One small compilation: vector instruction set, precompiled headers, and Inductor's lazy imports are then known.
 
     Its headers lie in this process's temporary directory, outside any cache directory, and are shared by all children.
     """
+    _warm_imports()
     torch = importlib.import_module("torch")
-    importlib.import_module("pytest_piecewise.engines.tasks")
-    importlib.import_module("pytest_piecewise.engines.builds")
     with tempfile.TemporaryDirectory() as cache, torch.no_grad():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         torch.compile(lambda x: (x.sin() + 1).sum(-1), fullgraph=True)(torch.randn(64, 64))
         del os.environ["TORCHINDUCTOR_CACHE_DIR"]
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    torch._dynamo.utils.clear_compilation_metrics()
+    utils = importlib.import_module("torch._dynamo.utils")
+    utils.counters.clear()
+    utils.clear_compilation_metrics()
 
 
 def _reap(children: set[int]) -> list[tuple[int, int]]:
@@ -129,37 +135,51 @@ def _reap(children: set[int]) -> list[tuple[int, int]]:
 
 def _child(command: dict[str, Any]) -> None:
     """Never returns. Session leader of its own, so that it and all it starts can be killed together."""
-    code = 70
     try:
         os.setsid()
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _die_with_the_server()
         folder = Path(command["folder"])
         output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        faulthandler.enable()
-        faulthandler.register(signal.SIGUSR1)  # a hanging child is asked where it hangs before it is killed
-        os.environ.update(command["environ"])
-        sys.path[:] = command["path"]
-        private_directories(folder)
-        from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
-
-        result = work(command["task"], folder)
-        (folder / "part").write_text(json.dumps(result))
-        (folder / "part").rename(folder / RESULT)
-        code = 0
+        if sys.modules["torch"].cuda._is_in_bad_fork():
+            # An imported module has asked the driver something in the server: no fork of it can use CUDA any more.
+            (folder / TASK).write_text(json.dumps(command))
+            os.execv(sys.executable, [sys.executable, "-m", __spec__.name, str(folder / TASK)])
+        _work(command)
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(70)
+
+
+def _die_with_the_server() -> None:
+    """Where the kernel can: this process is killed when the server ends, and first when memory runs out."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _work(command: dict[str, Any]) -> None:
+    """Does the task of a command and ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a hanging child is asked where it hangs before it is killed
+    folder = Path(command["folder"])
+    os.environ.update(command["environ"])
+    sys.path[:] = command["path"]
+    private_directories(folder)
+    from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
+
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(work(command["task"], folder)))
+    part.rename(folder / RESULT)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def private_directories(folder: Path) -> None:
@@ -177,4 +197,6 @@ def remove_directories(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _work(json.loads(Path(sys.argv[1]).read_text()))
     main()

@@ -174,9 +174,12 @@ class PiecewiseSession:
         return ("cuda" if self.worker.gpus else "cpu") if device == "auto" else device
 
     def _refuse_unusable(self, case: Case) -> None:
-        find_engine(case.engine)
+        engine = find_engine(case.engine)
+        if engine.unsupported(case):
+            return  # which the case's result will say
         if isinstance(self.worker, Children):
-            self.worker.preload(case.model.partition(":")[0])
+            for module in (*getattr(engine, "preload", ()), case.model.partition(":")[0]):
+                self.worker.preload(module)
         record = probe(case, self.settings, self.worker)
         if record.outcome != "ok":
             finding = record.findings[0]
@@ -243,6 +246,8 @@ class PiecewiseSession:
         return self._results[case]
 
     def _judged(self, result: CaseResult) -> Sequence[Finding]:
+        if not result.builds:
+            return ()
         cost = "compile, capture and step costs are shown, and gated by nothing yet"
         if self.settings.isolation == "none":
             cost = "costs are not trusted with --piecewise-isolation=none: builds share one process"

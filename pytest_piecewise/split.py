@@ -80,7 +80,7 @@ def split_graph(graph_module: fx.GraphModule, splitting_ops: Iterable[str]) -> S
         graph_module, None, lambda node: number[node], keep_original_order=True, **_TUPLE_RETURN  # type: ignore[arg-type]
     )
     segments = tuple(
-        Segment(f"submod_{index}", tuple(group.ops), _is_free(group.nodes))
+        Segment(f"submod_{index}", tuple(group.ops), is_free(group.nodes))
         for index, group in enumerate(groups)
         if hasattr(module, f"submod_{index}")
     )
@@ -120,8 +120,8 @@ def _merge_free(groups: list[_Group]) -> list[_Group]:
         return groups
     merged: list[_Group] = []
     for group in groups:
-        eager = bool(group.ops) or _is_free(group.nodes)
-        if merged and eager and (merged[-1].ops or _is_free(merged[-1].nodes)):
+        eager = bool(group.ops) or is_free(group.nodes)
+        if merged and eager and (merged[-1].ops or is_free(merged[-1].nodes)):
             merged[-1].nodes += group.nodes
             merged[-1].ops += group.ops
         else:
@@ -129,7 +129,8 @@ def _merge_free(groups: list[_Group]) -> list[_Group]:
     return merged
 
 
-def _is_free(nodes: Iterable[fx.Node]) -> bool:
+def is_free(nodes: Iterable[fx.Node]) -> bool:
+    """Whether the nodes neither compute nor move data."""
     return all(_node_is_free(node) for node in nodes)
 
 

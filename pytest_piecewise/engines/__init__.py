@@ -61,9 +61,11 @@ class Engine(Protocol):
     """Builds variants. Engine modules import torch, vLLM and the like inside `build`, in the child."""
 
     name: str
+    preload: tuple[str, ...]
+    """Modules that the warm server imports before it forks, beside the model's own."""
 
     def unsupported(self, case: Case) -> str | None:
-        """Why this engine cannot build the case here, or None. Asked in the parent, without torch."""
+        """Why this engine cannot build the case here, or None: then it is skipped. Asked in the parent, without torch."""
 
     def environ(self, case: Case) -> Mapping[str, str]:
         """Environment variables that the child must have before it imports anything."""

@@ -24,6 +24,7 @@ from pytest_piecewise.engines.prepare import (
     sized_inputs,
     state_tensors,
 )
+from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.errors import BuildError
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Counts
@@ -125,9 +126,7 @@ class PiecewiseBuild:
         self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack)
         self.graph_kind = self._stage.pool.kind
         self._compiled = compile_dynamic(self.module, self._backend(), request.model, self._evidence)
-        self._inputs: dict[int, tuple[Any, ...]] = {}
-        self._sized: dict[int, int] = {}
-        self._sized_outputs: dict[str, int] = {}
+        self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
 
     def _backend(self) -> Any:
         return PiecewiseBackend(self._evidence, self._request.model.splitting_ops, self._stage)
@@ -138,91 +137,35 @@ class PiecewiseBuild:
         with preserved_state(request.model, self.module):
             with request.meter.phase("compile"):
                 for call in warmup_calls(request.model):
-                    self._place(call)
-                    self._observe(self._call(call, "compiled", mark=call.size != 1), call.size)
+                    outputs = self._call(call, self._inputs.place(call), "compiled", mark=call.size != 1)
+                    self._outputs.observe(outputs, call.size)
             with request.meter.phase("capture"), self._stage.pool.capturing():
                 for size in reversed(request.model.capture_sizes):
                     call = dummy_call(size)
-                    self._place(call)
-                    self._observe(self._call(call, "compiled"), size)
-                    self._call(call, "capture")
+                    arguments = self._inputs.place(call)
+                    self._outputs.observe(self._call(call, arguments, "compiled"), size)
+                    self._call(call, arguments, "capture")
         self._watch.warm()
 
     def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
         """The outputs of one call. With `graphs`, it is padded to `call.padded_size` and replayed; without, the same
         compiled code runs at the same padded size. Calls beyond the captured sizes run unpadded."""
-        self._place(call)
-        outputs = flatten(self._call(call, "replay" if graphs and call.padded_size else "compiled"))
-        padded = call.padded_size or call.size
-        real = tuple(
-            held.narrow(self._sized[index], 0, call.size) if index in self._sized else held
-            for index, held in enumerate(self._inputs[padded])
-        )
-        note_mutations(self._evidence, self._request, call, real)
-        return owned(self._real_rows(outputs, call))
+        mode = "replay" if graphs and call.padded_size else "compiled"
+        outputs = flatten(self._call(call, self._inputs.place(call), mode))
+        note_mutations(self._evidence, self._request, call, self._inputs.real_rows(call))
+        return owned(self._outputs.real_rows(outputs, call))
 
-    def _place(self, call: Call) -> None:
-        """Copies a call's inputs into the static buffers of its padded size and fills their padding rows."""
-        request, padded = self._request, call.padded_size or call.size
-        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
-        if padded not in self._inputs:
-            template = make_inputs(request.model, padded, call.seed, request.dtype, request.device)
-            self._inputs[padded] = tuple(t.clone() if isinstance(t, torch.Tensor) else t for t in template)
-            self._sized = self._sized or sized_inputs(request.model, template, padded)
-        static = self._inputs[padded]
-        for index, value in enumerate(inputs):
-            if isinstance(value, torch.Tensor):
-                self._fill(static[index], value, self._sized.get(index), call)
-        self._inputs[padded] = tuple(
-            held if isinstance(held, torch.Tensor) else new for held, new in zip(static, inputs, strict=True)
-        )
-
-    @staticmethod
-    def _fill(static: torch.Tensor, value: torch.Tensor, dimension: int | None, call: Call) -> None:
-        if dimension is None or static.shape == value.shape:
-            static.copy_(value)
-            return
-        rows = static.shape[dimension] - call.size
-        static.narrow(dimension, 0, call.size).copy_(value)
-        padding = static.narrow(dimension, call.size, rows)
-        if call.padding == "zero":
-            padding.zero_()
-        elif call.padding == "nan" and static.is_floating_point():
-            padding.fill_(float("nan"))
-        # "stale", and integers, which cannot be poisoned: what the last call at this size left there
-
-    def _call(self, call: Call, mode: str, mark: bool = False) -> Any:
+    def _call(self, call: Call, arguments: Sequence[Any], mode: str, mark: bool = False) -> Any:
         model, stage = self._request.model, self._stage
-        padded = call.padded_size or call.size
-        inputs = self._inputs[padded]
-        stage.size, stage.padded_size, stage.mode = call.size, padded, mode
+        stage.size, stage.padded_size, stage.mode = call.size, call.padded_size or call.size, mode
         # Poison within the graph needs ops that know how many rows are real, which only a context can tell them.
         stage.poison = call.padding == "nan" and model.context is not None
         if mode == "capture":
             stage.frozen = lambda: call_context(model, call)
         if mark:
-            mark_sizes(model, inputs, self._sized)
+            mark_sizes(model, arguments, self._inputs.sized)
         with compiling(model), call_context(model, call):
-            return self._compiled(*inputs)
-
-    def _observe(self, outputs: Any, size: int) -> None:
-        """Learns from two sizes which dimension of each output carries the size."""
-        for name, tensor in flatten(outputs).items():
-            matching = [d for d, extent in enumerate(tensor.shape) if extent == size]
-            known = self._sized_outputs.get(name)
-            if known is None or (known not in matching and matching):
-                self._sized_outputs[name] = matching[0] if matching else -1
-            elif known not in matching:
-                self._sized_outputs[name] = -1
-
-    def _real_rows(self, outputs: dict[str, torch.Tensor], call: Call) -> dict[str, torch.Tensor]:
-        if call.padded_size in (0, call.size):
-            return outputs
-        sized = ((name, tensor, self._sized_outputs.get(name, -1)) for name, tensor in outputs.items())
-        return {
-            name: tensor.narrow(dimension, 0, call.size) if dimension >= 0 else tensor
-            for name, tensor, dimension in sized
-        }
+            return self._compiled(*arguments)
 
     @property
     def counts(self) -> Counts:
@@ -291,12 +234,26 @@ def mark_sizes(model: Model, inputs: Sequence[Any], sized: dict[int, int]) -> No
 
 @contextmanager
 def compiling(model: Model) -> Iterator[None]:
-    """The configuration under which the model is traced and compiled; Dynamo's refusals become findings."""
-    patches = model.inductor_config() if callable(model.inductor_config) else model.inductor_config
+    """The configuration under which the model is traced and compiled."""
     oblivious = model.dynamic_shapes == "backed_size_oblivious"
+    with (
+        refusals(),
+        inductor_config.patch(inductor_patches(model)),
+        symbolic_config.patch(backed_size_oblivious=oblivious),
+    ):
+        yield
+
+
+def inductor_patches(model: Model) -> dict[str, Any]:
+    """The model's own Inductor configuration."""
+    return dict(model.inductor_config() if callable(model.inductor_config) else model.inductor_config)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Within it, what Dynamo refuses to trace becomes a finding."""
     try:
-        with inductor_config.patch(dict(patches)), symbolic_config.patch(backed_size_oblivious=oblivious):
-            yield
+        yield
     except dynamo_errors.FailOnRecompileLimitHit as error:
         raise BuildError("recompiles", f"Dynamo hit its recompile limit: {describe(error)}") from error
     except (dynamo_errors.Unsupported, dynamo_errors.UserError) as error:

@@ -12,14 +12,15 @@ class NativeEngine:
     """Stock torch, 2.11 to 2.15. Importing it imports no torch; `build` does."""
 
     name = "native"
+    preload: tuple[str, ...] = ()
 
     def unsupported(self, case: Case) -> str | None:
         """Nothing: what the device cannot do shows when the model is probed."""
         return None
 
     def environ(self, case: Case) -> Mapping[str, str]:
-        """On a CPU, compilation stays in the build's own process, so that its CPU seconds can be counted."""
-        return {"TORCHINDUCTOR_COMPILE_THREADS": "1"} if case.device == "cpu" else {}
+        """None."""
+        return {}
 
     def build(self, request: Request) -> Build:
         """The variant asked for, not yet prepared."""

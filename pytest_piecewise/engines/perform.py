@@ -65,7 +65,7 @@ class _Stage:
         outputs = self._run(call)
         if call.phase == "interleaved" and len(self._kept) < 2:
             self._kept.append((call, outputs, _copies(outputs)))
-        result = outputs | {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
+        result = _copies(outputs) | {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
         after = self._snapshot()
         for check, against, variation in self._variations(call):
             self._restore(before)

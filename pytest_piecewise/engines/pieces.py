@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,17 +63,29 @@ class Stage:
 
 def compile_counted(evidence: Evidence, compile_: Callable[[], Any]) -> Callable[..., Any]:
     """Runs one Inductor compilation, tallies it and what it generated, and tallies every call of its result."""
-    modules, kernels = len(PyCodeCache.modules), metrics.generated_kernel_count
-    compiled = compile_()
+    with generated_code(evidence):
+        compiled = compile_()
     evidence.compiles += 1
+    return counted(evidence, compiled)
+
+
+@contextmanager
+def generated_code(evidence: Evidence) -> Iterator[None]:
+    """Tallies the modules and kernels that Inductor generates meanwhile."""
+    modules, kernels = len(PyCodeCache.modules), metrics.generated_kernel_count
+    yield
     evidence.modules += len(PyCodeCache.modules) - modules
     evidence.kernels += metrics.generated_kernel_count - kernels
 
-    def counted(*arguments: Any) -> Any:
+
+def counted(evidence: Evidence, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled code with every call of it tallied."""
+
+    def call(*arguments: Any) -> Any:
         evidence.compiled_calls += 1
         return compiled(*arguments)
 
-    return counted
+    return call
 
 
 def note_shape_guards(evidence: Evidence) -> None:
@@ -176,7 +189,7 @@ class Piece(nn.Module):
         placeholders = module.graph.find_nodes(op="placeholder")
         self._label, self._compiled, self._stage, self._evidence = label, compiled, stage, evidence
         self._names = [f"{label}, input {node.name}" for node in placeholders]
-        self._rows = [index for index, node in enumerate(placeholders) if _has_rows(node.meta.get("example_value"))]
+        self._rows = sized_placeholders(module)
         self._fresh = {index: fresh[node.name] for index, node in enumerate(placeholders) if node.name in fresh}
         self._buffers: dict[int, torch.Tensor] = {}
         self._graphs: dict[int, StaticGraph] = {}
@@ -184,7 +197,7 @@ class Piece(nn.Module):
     def forward(self, *arguments: Any) -> Any:
         stage = self._stage
         if stage.poison:
-            self._poison(arguments)
+            poison_padding(stage, arguments, self._rows)
         if stage.mode == "compiled":
             return self._compiled(*arguments)
         if stage.mode == "capture":
@@ -224,13 +237,20 @@ class Piece(nn.Module):
             held = self._buffers[index] = torch.zeros(extent, dtype=like.dtype, device=like.device)
         return held.as_strided(like.shape, like.stride())
 
-    def _poison(self, arguments: Sequence[Any]) -> None:
-        stage = self._stage
-        for index in self._rows:
-            rows = arguments[index]
-            if rows.is_floating_point() and rows.shape[0] == stage.padded_size:
-                rows[stage.size :].fill_(float("nan"))
+
+def sized_placeholders(piece: fx.GraphModule) -> list[int]:
+    """Positions of the piece's inputs whose leading dimension is symbolic, so that they have padding rows."""
+    values = [node.meta.get("example_value") for node in piece.graph.find_nodes(op="placeholder")]
+    return [
+        index
+        for index, value in enumerate(values)
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)
+    ]
 
 
-def _has_rows(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)
+def poison_padding(stage: Stage, arguments: Sequence[Any], rows: Sequence[int]) -> None:
+    """Overwrites the padding rows of a piece's floating-point inputs with NaN."""
+    for index in rows:
+        value = arguments[index]
+        if value.is_floating_point() and value.shape[0] == stage.padded_size:
+            value[stage.size :].fill_(float("nan"))

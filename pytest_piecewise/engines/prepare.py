@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -28,7 +29,7 @@ _PINNED_INDUCTOR = {
 
 
 @contextmanager
-def pinned_numerics(threads: int) -> Iterator[None]:
+def pinned_numerics(threads: int, device: torch.device) -> Iterator[None]:
     """Pins what can change results or generated code from run to run: threads, TF32, reduced-precision sums, autotuning,
     the aliasing check that torch otherwise makes an error only where `CI` is set. Restored on the way out."""
     import torch._functorch.config as functorch_config  # noqa: PLC0415 - heavy, and private
@@ -44,8 +45,10 @@ def pinned_numerics(threads: int) -> Iterator[None]:
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in flags]
     threads_before = torch.get_num_threads()
+    # CPU code is compiled in this process, so that its CPU seconds can be counted; Triton's kernels are compiled aside.
+    workers = os.cpu_count() or 1 if device.type == "cuda" else 1
     with ExitStack() as stack:
-        stack.enter_context(inductor_config.patch(_PINNED_INDUCTOR))
+        stack.enter_context(inductor_config.patch(_PINNED_INDUCTOR | {"compile_threads": workers}))
         stack.enter_context(functorch_config.patch(error_on_custom_op_aliasing=True))
         stack.enter_context(torch.no_grad())
         try:
@@ -59,10 +62,13 @@ def pinned_numerics(threads: int) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-    """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode."""
+def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: int, *arguments: Any) -> nn.Module:
+    """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode.
+
+    `arguments` are what the engine gives to `Model.build`.
+    """
     torch.manual_seed(seed)
-    module = model.build()
+    module = model.build(*arguments)
     if not isinstance(module, nn.Module):
         raise ModelError(f"Model {model.name!r}: expected build() to return an nn.Module, found {type(module).__name__}")
     return module.to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import inspect
 import platform
@@ -21,7 +22,6 @@ from pytest_piecewise.engines.prepare import (
     call_context,
     flatten,
     make_inputs,
-    make_module,
     pinned_numerics,
     state_tensors,
     update_weights,
@@ -32,7 +32,7 @@ from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Finding, Metric, Settings
+from pytest_piecewise.records import BuildRecord, Call, Case, Finding, Metric, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -43,7 +43,7 @@ PERTURBATIONS = 2
 def run_variant(case: Case, variant: str, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
     """Builds one variant, takes it through the protocol, leaves its outputs in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
-    with pinned_numerics(settings.threads):
+    with pinned_numerics(settings.threads, torch.device(case.device)):
         request = _request(model, case, variant, settings, meter)
         build = hooks.find_engine(case.engine).build(request)
         try:
@@ -80,7 +80,7 @@ def _request(model: Model, case: Case, variant: str, settings: Settings, meter: 
 
 def _build_findings(build: Build, request: Request, done: Any) -> list[Finding]:
     model, variant, counts = request.model, build.variant, build.counts
-    findings = bits_findings(done.comparisons)
+    findings = [_naming_captured_ops(item, counts.captured_ops) for item in bits_findings(done.comparisons)]
     mutated = [*counts.mutated_inputs, *done.changed]
     findings.append(
         finding(
@@ -99,6 +99,15 @@ def _build_findings(build: Build, request: Request, done: Any) -> list[Finding]:
         model=model, variant=variant, counts=counts, plain_calls=done.plain_calls, graph_calls=done.graph_calls
     )
     return [*findings, *structure_findings(evidence)]
+
+
+def _naming_captured_ops(item: Finding, captured: tuple[str, ...]) -> Finding:
+    """A replay that differs from the call points at ops whose Python, metadata included, ran at capture only."""
+    if item.check != "bits_graphs" or item.status is not Status.FAIL or not captured:
+        return item
+    suspects = f"custom ops inside captured pieces: {', '.join(captured)}"
+    action = f"{suspects}; if one reads per-call metadata or allocates by it, add it to splitting_ops"
+    return dataclasses.replace(item, summary=f"{item.summary}; {suspects}", action=action)
 
 
 def _metrics(build: Build, meter: Meter) -> tuple[Metric, ...]:
@@ -122,8 +131,9 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
     dtype, device, target = getattr(torch, case.dtype), _reference_device(case), getattr(torch, model.reference)
     fallbacks: dict[str, str] = {}
     results: dict[int, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
-    with pinned_numerics(settings.threads):
-        module = make_module(model, dtype, device, settings.seed)
+    with pinned_numerics(settings.threads, torch.device(case.device)):
+        request = dataclasses.replace(_request(model, case, "eager", settings, meter), device=device)
+        module = hooks.find_engine(case.engine).build(request).module
         state = _lift_state(model, module, target)
         updated = False
         for call in protocol.calls(model, settings.seed):
@@ -190,18 +200,18 @@ def _lifted(
 
 
 def _row_change(value: torch.Tensor, perturbed: list[torch.Tensor]) -> torch.Tensor:
-    """Largest change of each row; the last dimension is kept as 1 (vectors and scalars: elementwise)."""
+    """Largest change of each row; the last dimension is kept as 1."""
     if not value.is_floating_point():
         return torch.zeros(())
     change = torch.stack([(other - value).abs().nan_to_num() for other in perturbed]).amax(0)
-    return (change.amax(-1, keepdim=True) if change.dim() > 1 else change).cpu()
+    return (change.amax(-1, keepdim=True) if change.dim() else change).cpu()
 
 
 def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
     """Compares what the other children of the case left in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
     steps, dtype = protocol.calls(model, settings.seed), getattr(torch, case.dtype)
-    with pinned_numerics(settings.threads), meter.phase("compare"):
+    with pinned_numerics(settings.threads, torch.device(case.device)), meter.phase("compare"):
         variants = {path.stem: torch.load(path) for path in sorted(folder.glob("*.pt")) if path.stem != "reference"}
         reference = {
             index: {name: Reference(value, change) for name, (value, change) in outputs.items()}

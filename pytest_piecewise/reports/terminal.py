@@ -30,9 +30,20 @@ def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) 
             lines += finding_lines(item)
     others = [item for item in ranked if item.status in (Status.PASS, Status.SKIP)]
     lines.append(f"{sum(item.status is Status.PASS for item in others)} other checks passed")
-    lines += [f"SKIP {item.check}: {clean(item.summary)}" for item in others if item.status is Status.SKIP]
+    lines += _skip_lines([item for item in others if item.status is Status.SKIP])
     lines.append(f"repeat: {command}")
     return "\n".join(lines)
+
+
+def _skip_lines(skipped: Sequence[Finding]) -> list[str]:
+    """One line per reason, with the variants that share it."""
+    variants: dict[tuple[str, str], list[str]] = {}
+    for item in skipped:
+        variants.setdefault((item.check, item.summary), []).append(item.variant)
+    return [
+        f"SKIP {check}" + (f" ({', '.join(names)})" if any(names) else "") + f": {clean(summary)}"
+        for (check, summary), names in variants.items()
+    ]
 
 
 def summary_table(results: Sequence[CaseResult]) -> list[str]:

@@ -28,7 +28,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    def __init__(self, layers: int = 4, hidden: int = 64, heads: int = 4) -> None:
+    def __init__(self, layers: int = 3, hidden: int = 64, heads: int = 4) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, hidden), nn.Embedding(MAX_POSITIONS, hidden)
         self.norm = nn.LayerNorm(hidden)

@@ -29,7 +29,7 @@ class Layer(nn.Module):
 
 
 class ParallelResidual(nn.Module):
-    def __init__(self, layers: int = 4, hidden: int = 64, heads: int = 4) -> None:
+    def __init__(self, layers: int = 3, hidden: int = 64, heads: int = 4) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, hidden)
         self.rotary = Rotary(hidden // heads)

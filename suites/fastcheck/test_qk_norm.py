@@ -44,7 +44,7 @@ class Layer(nn.Module):
 
 
 class QKNormDecoder(nn.Module):
-    def __init__(self, layers: int = 4, hidden: int = 64) -> None:
+    def __init__(self, layers: int = 3, hidden: int = 64) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, hidden)
         self.rotary = Rotary(hidden // 4)

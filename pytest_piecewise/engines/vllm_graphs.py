@@ -1,0 +1,107 @@
+"""Static graphs under vLLM: recorded graphs for a CPU, and a look at every call of a graph wrapper, ours or vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.compilation.counter import compilation_counter
+from vllm.compilation.cuda_graph import CUDAGraphEntry
+from vllm.compilation.monitor import validate_cudagraph_capturing_enabled
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import get_forward_context, is_forward_context_available, override_forward_context
+
+from pytest_piecewise.capture import GraphPool
+from pytest_piecewise.engines.pieces import Evidence, Stage, poison_padding
+
+FROZEN = "pytest_piecewise.frozen"
+"""Key in the forward context's `additional_kwargs`: gives the metadata in which a recording replays, that of its capture."""
+
+
+class RecordedGraphs:
+    """vLLM's static-graph wrapper where there are no CUDA graphs: used, keyed and counted as `CUDAGraphWrapper` is.
+
+    A replay runs the piece on the very tensors of the capture, in the metadata of the capture, into the outputs of the
+    capture. Like a CUDA graph it does not look where the tensors of the call lie.
+    """
+
+    def __init__(self, runnable: Callable[..., Any], vllm_config: Any, runtime_mode: Any, **options: Any) -> None:
+        self.runnable, self.runtime_mode = runnable, runtime_mode
+        self.concrete_cudagraph_entries: dict[Any, CUDAGraphEntry] = {}
+        self._pool = GraphPool(torch.device("cpu"))
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not is_forward_context_available():
+            return self.runnable(*arguments)
+        context = get_forward_context()
+        if context.cudagraph_runtime_mode != self.runtime_mode:
+            return self.runnable(*arguments)
+        entry = self.concrete_cudagraph_entries.get(context.batch_descriptor)
+        if entry is None:
+            return self._capture(context, arguments)
+        entry.cudagraph()
+        return entry.output
+
+    def _capture(self, context: Any, arguments: Sequence[Any]) -> Any:
+        validate_cudagraph_capturing_enabled()
+        frozen_call = context.additional_kwargs.get(FROZEN, nullcontext)
+
+        @contextmanager
+        def frozen() -> Iterator[None]:
+            with override_forward_context(context), frozen_call():
+                yield
+
+        replay, outputs, kept = self._pool.record(self.runnable, arguments, frozen)
+        self.concrete_cudagraph_entries[context.batch_descriptor] = CUDAGraphEntry(
+            batch_descriptor=context.batch_descriptor,
+            cudagraph=replay,
+            output=kept,
+            input_addresses=[value.data_ptr() for value in arguments if isinstance(value, torch.Tensor)],
+        )
+        compilation_counter.num_cudagraph_captured += 1
+        return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class PieceInputs:
+    """What is known of a piece before it is compiled: its label, its inputs by name, and those that have padding rows."""
+
+    label: str
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+
+
+class WatchedGraphs:
+    """A static-graph wrapper of one piece; before each call it compares addresses, tallies replays and poisons padding.
+
+    vLLM records the addresses of a capture, and compares them only when it logs at level DEBUG.
+    """
+
+    def __init__(self, graphs: Any, inputs: PieceInputs, stage: Stage, evidence: Evidence) -> None:
+        self._graphs, self._inputs, self._stage, self._evidence = graphs, inputs, stage, evidence
+        self.runnable = graphs.runnable
+        """vLLM looks here for its `PiecewiseBackend`."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._stage.poison:
+            poison_padding(self._stage, arguments, self._inputs.rows)
+        context = get_forward_context()
+        if context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE:
+            entry = self._graphs.concrete_cudagraph_entries.get(context.batch_descriptor)
+            if entry is None:
+                self._evidence.captured_sizes.add(context.batch_descriptor.num_tokens)
+            else:
+                self._evidence.replays += 1
+                self._compare(entry.input_addresses, arguments, context.batch_descriptor.num_tokens)
+        return self._graphs(*arguments)
+
+    def _compare(self, recorded: Sequence[int], arguments: Sequence[Any], size: int) -> None:
+        tensors = [index for index, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+        for index, before in zip(tensors, recorded, strict=True):
+            now = arguments[index].data_ptr()
+            if now != before:
+                name = f"{self._inputs.label}, input {self._inputs.names[index]}, size {size}"
+                self._evidence.moved_inputs[f"{name}: recorded at {before:#x}, now at {now:#x}"] = None

@@ -1,0 +1,43 @@
+"""vLLM's CPU platform with piecewise compilation left on, and recorded graphs where a GPU has CUDA graphs.
+
+Imported by vLLM while `vllm.config` is still loading: names of classes that need it are given as strings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.platforms.cpu import CpuPlatform
+
+
+class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc] - vLLM is not installed where types are checked
+    """What `CpuPlatform` is, but for what it does to `VLLM_COMPILE`."""
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: Any) -> None:
+        """Keeps `VLLM_COMPILE` and its graphs, of which `CpuPlatform` makes one Dynamo trace for the sake of start-up time."""
+        from vllm.config import CompilationMode  # noqa: PLC0415 - see the module's docstring
+
+        config = vllm_config.compilation_config
+        asked = {name: getattr(config, name) for name in ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes")}
+        super().check_and_update_config(vllm_config)
+        if asked["mode"] == CompilationMode.VLLM_COMPILE and config.mode == CompilationMode.DYNAMO_TRACE_ONCE:
+            for name, value in asked.items():
+                setattr(config, name, value)
+            # None, which the CPU leaves here, puts every size outside of what vLLM's PiecewiseBackend will run.
+            config.compile_sizes = config.compile_sizes or []
+
+    @classmethod
+    def get_pass_manager_cls(cls) -> str:
+        """Passes that a CPU can run."""
+        return "pytest_piecewise.engines.vllm_passes.CpuPassManager"
+
+    @classmethod
+    def support_static_graph_mode(cls) -> bool:
+        """Recorded graphs are static graphs."""
+        return True
+
+    @classmethod
+    def get_static_graph_wrapper_cls(cls) -> str:
+        """Recorded graphs."""
+        return "pytest_piecewise.engines.vllm_graphs.RecordedGraphs"

@@ -1,0 +1,135 @@
+"""Every planted fault fails with a finding that names the cause, and its clean twin passes: pytest in a subprocess."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINES = """
+[tool.pytest_piecewise]
+plugins = ["tests.planted.engines"]
+"""
+
+
+def run_pytest(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """pytest on the planted cases, from a directory that enables the planted engines."""
+    import os
+
+    (directory / "pyproject.toml").write_text(ENGINES)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--piecewise", f"--rootdir={directory}"]
+    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"PYTHONPATH": str(ROOT)} | environ
+    return subprocess.run(
+        [*command, *arguments], cwd=directory, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """All planted cases once, over two workers: results by case id, and the output."""
+    directory = tmp_path_factory.mktemp("planted")
+    limits = ("--piecewise-timeout", "60", "--piecewise-memory", "3000")
+    done = run_pytest(directory, "-n2", *limits, "--piecewise-report=out", str(ROOT / "tests/planted/cases.py"))
+    report = json.loads((directory / "out" / "report.json").read_text())
+    results = {f"{result['case']['name']}-{result['case']['engine']}-{result['case']['dtype']}": result
+               for result in report["results"]}  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    return results, done.stdout
+
+
+CAUSES = [
+    # case, check that must fail, what its summary, detail or action must say
+    ("fresh-stale_inputs-float32", "addresses", r"piece 1, input \w+, size 8: recorded at 0x\w+, now at 0x"),
+    ("fresh-stale_inputs-float32", "bits_graphs", "against graphs off"),
+    ("undeclared-mutation-native-float32", "schema", "planted::scribble.* x is not defined as mutable but was mutated"),
+    ("graph-break-native-float32", "graph_breaks", r"graph_break\(\)"),
+    ("recompile-native-float32", "recompiles", "mood"),
+    ("clean-silent_eager-float32", "compiles", "fell back to eager"),
+    ("zero-weights-native-float32", "vacuity", "output follows the weights by only 0"),
+    ("clean-overwritten_outputs-float32", "kept_outputs", "return copies"),
+    ("leaking-padding-native-float32", "padding", "expected nan.*against nan padding"),
+    ("changed-constant-native-float32", "equivalence", "x budget"),
+    ("changed-constant-native-bfloat16", "equivalence", r"all values are off by one factor, 1\.0009|1\.001"),
+    ("many-rows-wrong_row-float32", "equivalence", r"output\[300, \d+\].*16 of 8192 elements"),
+    ("crash-native-float32", "build", "killed by SIGSEGV in phase 'model'"),
+    ("crash-native-float32", "build", "models.py.* in crash"),
+    ("hang-native-float32", "build", "still running after 60 s in phase 'model'"),
+    ("hang-native-float32", "build", "models.py.* in hang"),
+    ("eat-memory-native-float32", "build", "the limit is 3000 MiB"),
+    ("missing-op-native-float32", "bits_graphs", "planted::shift in piece 0.*add it to splitting_ops"),
+    ("never-found-native-float32", "splitting_ops", "never found: planted::mix_fresh"),
+    ("nothing-split-native-float32", "pieces", "splitting_ops is empty.*planted::mix_into"),
+]
+
+
+@pytest.mark.parametrize(("case", "check", "text"), CAUSES, ids=[f"{case}-{check}" for case, check, _ in CAUSES])
+def test_planted_fault_is_named(session: tuple[dict[str, Any], str], case: str, check: str, text: str) -> None:
+    findings = [item for item in session[0][case]["findings"] if item["status"] == "FAIL" and item["check"] == check]
+    assert findings, [(item["check"], item["summary"]) for item in session[0][case]["findings"]]
+    said = [" ".join(f"{item['summary']} {item['detail']} {item['action']}".split()) for item in findings]
+    assert any(re.search(text, line) for line in said), said
+
+
+CLEAN = (
+    "clean-native-float32",
+    "clean-native-bfloat16",
+    "fresh-native-float32",
+    "steady-native-float32",
+    "many-rows-native-float32",
+    "listed-op-native-float32",
+)
+
+
+@pytest.mark.parametrize("case", CLEAN)
+def test_clean_twin_passes(session: tuple[dict[str, Any], str], case: str) -> None:
+    result = session[0][case]
+    assert [item for item in result["findings"] if item["status"] not in ("PASS", "SKIP")] == []
+    passed = {item["check"] for item in result["findings"] if item["status"] == "PASS"}
+    assert {"equivalence", "vacuity", "bits_graphs", "captures", "replays", "schema", "addresses"} <= passed
+
+
+def test_only_the_planted_cause_fails_where_it_stands_alone(session: tuple[dict[str, Any], str]) -> None:
+    alone = {
+        "undeclared-mutation-native-float32": {"schema"},
+        "graph-break-native-float32": {"graph_breaks"},
+        "recompile-native-float32": {"recompiles"},
+        "clean-silent_eager-float32": {"compiles"},
+        "zero-weights-native-float32": {"vacuity"},
+        "clean-overwritten_outputs-float32": {"kept_outputs"},
+        "changed-constant-native-bfloat16": {"equivalence"},
+        "never-found-native-float32": {"splitting_ops"},
+        "crash-native-float32": {"build"},
+    }
+    found = {case: {item["check"] for item in session[0][case]["findings"] if item["status"] == "FAIL"} for case in alone}
+    assert found == alone
+
+
+def test_fresh_results_are_copied_before_each_replay(session: tuple[dict[str, Any], str]) -> None:
+    findings = session[0]["fresh-native-float32"]["findings"]
+    addresses = next(item for item in findings if item["check"] == "addresses")
+    assert addresses["summary"] == "0 input(s) of captured pieces moved after capture; 1 copied before each replay"
+
+
+def test_failing_tests_show_findings_and_how_to_repeat_them_but_no_traceback(
+    session: tuple[dict[str, Any], str],
+) -> None:
+    output = session[1]
+    assert "FAIL bits_graphs (piecewise):" in output
+    assert "repeat: pytest --piecewise=fastcheck" in output
+    assert "session.py" not in output
+    assert "18 failed, 7 passed" in output or "19 failed, 6 passed" in output, output[-2000:]
+
+
+def test_compilation_switched_off_by_the_environment_is_a_failure(tmp_path: Path) -> None:
+    done = run_pytest(
+        tmp_path, f"{ROOT}/tests/planted/cases.py::test_clean", "--piecewise-dtype=float32", TORCH_COMPILE_DISABLE="1"
+    )
+    assert done.returncode == 1
+    assert "FAIL graphs (full): Dynamo handed over 0 graph(s), expected 1" in done.stdout
+    assert "check TORCH_COMPILE_DISABLE" in done.stdout
