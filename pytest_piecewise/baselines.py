@@ -52,10 +52,14 @@ def load(path: Path) -> Baseline:
     """Reads a baseline file; whatever is wrong with it is named with the line and the remedy."""
     try:
         data = json.loads(path.read_text(), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise BaselineError(f"{path}: expected text, found {error.reason}; restore it from git") from error
     except json.JSONDecodeError as error:
         raise BaselineError(f"{path}:{error.lineno}: expected JSON, found {error.msg}; restore it from git") from error
     except _DuplicateKeyError as error:
-        raise BaselineError(f"{path}: expected every name once, found {error} twice; remove one of the lines") from error
+        raise BaselineError(
+            f"{path}: expected every name once, found {error} twice; remove one of the lines"
+        ) from error
     problem = _problem_with(data)
     if problem:
         raise BaselineError(f"{path}: {problem}; restore it from git, or delete it and run {UPDATE}")
@@ -84,8 +88,10 @@ def _problem_with(data: Any) -> str:
         return "expected the keys schema, case, revision and metrics"
     if data["schema"] != SCHEMA:
         return f"expected schema {SCHEMA}, found {data['schema']!r}"
+    if not isinstance(data["metrics"], Mapping):
+        return f"expected metrics by name, found {data['metrics']!r}"
     for name, entry in data["metrics"].items():
-        if not isinstance(entry, Mapping) or entry.get("gate") != "exact" or not isinstance(entry.get("value"), int):
+        if not isinstance(entry, Mapping) or entry.get("gate") != "exact" or type(entry.get("value")) is not int:
             return f"expected metric {name!r} as {{'gate': 'exact', 'value': integer}}, found {entry!r}"
     return ""
 
@@ -102,6 +108,10 @@ def judge(result: CaseResult, directory: Path) -> Finding:
     if not path.exists():
         return Finding(check="baseline", status=Status.NEW, summary=f"no baseline {path}", action=UPDATE)
     stored = load(path)
+    if stored.case != result.case.id:
+        raise BaselineError(
+            f"{path}: expected case {result.case.id}, found {stored.case}; restore it, or delete it and run {UPDATE}"
+        )
     if stored.revision != result.revision:
         summary = f"{path} is of revision {stored.revision} of the case, which is now {result.revision}"
         return Finding(check="baseline", status=Status.NEW, summary=summary, action=UPDATE)
@@ -147,7 +157,8 @@ def write(result: CaseResult, directory: Path) -> Path | None:
 def dump(baseline: Baseline) -> str:
     """The canonical text: sorted, one metric per line, nothing that changes by itself."""
     metrics = ",\n".join(
-        f'    {json.dumps(name)}: {{"gate": "exact", "value": {value}}}' for name, value in sorted(baseline.metrics.items())
+        f'    {json.dumps(name)}: {{"gate": "exact", "value": {value}}}'
+        for name, value in sorted(baseline.metrics.items())
     )
     head = f'  "schema": {SCHEMA},\n  "case": {json.dumps(baseline.case)},\n  "revision": {json.dumps(baseline.revision)},\n'
     return "{\n" + head + '  "metrics": {\n' + metrics + "\n  }\n}\n"

@@ -99,7 +99,7 @@ def live_builds(settings: Settings, default_engine: str) -> Iterator[Callable[..
         finally:
             for build in builds:
                 build.close()
-            torch._dynamo.reset()
+            torch.compiler.reset()
             os.environ.clear()
             os.environ.update(before)
             tempfile.tempdir = None

@@ -44,7 +44,9 @@ class GraphPool:
             yield
         torch.cuda.synchronize()
 
-    def record(self, function: Function, arguments: Sequence[Any], frozen: Frozen) -> tuple[Callable[[], None], Any, Any]:
+    def record(
+        self, function: Function, arguments: Sequence[Any], frozen: Frozen
+    ) -> tuple[Callable[[], None], Any, Any]:
         """Runs `function` once and records it. Returns the replay, this run's outputs, and those that replays write."""
         if self.is_cuda:
             return self._record_cuda(function, arguments)
@@ -71,9 +73,7 @@ class GraphPool:
         )
 
 
-def _record_cpu(
-    function: Function, arguments: Sequence[Any], frozen: Frozen
-) -> tuple[Callable[[], None], Any, Any]:
+def _record_cpu(function: Function, arguments: Sequence[Any], frozen: Frozen) -> tuple[Callable[[], None], Any, Any]:
     outputs = function(*arguments)
     targets = _tensors(outputs)
 

@@ -53,7 +53,14 @@ class Scale:
 def bit_comparison(check: str, variant: str, against: str, call: Call, first: Outputs, second: Outputs) -> Comparison:
     """All outputs of one call, bit for bit; NaN equals NaN, and -0.0 differs from 0.0. Describes the first that differs."""
     total = sum(tensor.numel() for tensor in first.values())
-    base: dict[str, Any] = {"check": check, "axis": "bits", "variant": variant, "against": against, "elements": total, **_label(call)}
+    base: dict[str, Any] = {
+        "check": check,
+        "axis": "bits",
+        "variant": variant,
+        "against": against,
+        "elements": total,
+        **_label(call),
+    }
     if first.keys() != second.keys():
         reason = f"outputs {sorted(first)} against {sorted(second)}"
         return Comparison(output="", ok=False, reason=reason, **base)
@@ -64,12 +71,11 @@ def bit_comparison(check: str, variant: str, against: str, call: Call, first: Ou
         differing = _bits(tensor) != _bits(other)
         if differing.any():
             index = _first_index(differing)
-            error = (tensor.double() - other.double()).abs()
             return Comparison(
                 output=name,
                 ok=False,
                 wrong=int(differing.sum()),
-                error=float(error.nan_to_num(nan=float("inf")).max()) if error.numel() else 0.0,
+                error=_largest_difference(tensor, other, differing),
                 index=index,
                 found=_show(tensor, index),
                 expected=_show(other, index),
@@ -92,7 +98,7 @@ def answer_comparison(
     against = "the answer by hand"
     if exact or found is None or found.shape != answer.shape:
         outputs = {} if found is None else {name: found}
-        return replace(bit_comparison("answer", variant, against, call, {name: answer}, outputs), output=name)
+        return replace(bit_comparison("answer", variant, against, call, outputs, {name: answer}), output=name)
     error = (found.double() - answer.double()).abs()
     allowed = FACTOR * unit * torch.maximum(answer.double().abs(), _rms(answer.double().reshape(1, -1)))
     index = _unravel(int((error / allowed.clamp_min(1e-300)).argmax()), tuple(found.shape)) if found.numel() else ()
@@ -105,7 +111,7 @@ def answer_comparison(
         output=name,
         ok=ok,
         elements=found.numel(),
-        wrong=int((error > allowed).sum()),
+        wrong=int((~(error <= allowed)).sum()),
         error=_max(error),
         budget=_max(allowed),
         ratio=_max(error / allowed.clamp_min(1e-300)),
@@ -125,7 +131,7 @@ def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> S
         good = torch.isfinite(error).all(-1) & torch.isfinite(value).all(-1)
         error, value = error[good], value[good]
         norm = _rms(value).clamp_min(1e-300)
-        peaks.append(error.abs().amax(-1) / norm)
+        peaks.append(_amax(error.abs()).squeeze(-1) / norm)
         squares.append(_rms(error) / norm)
         products += float((error * value).sum())
         powers += float(value.square().sum())
@@ -149,25 +155,37 @@ def budget_comparison(
     unit: float,
 ) -> Comparison:
     """One float output of one call against the reference. `unit` is the unit roundoff of the case's dtype."""
-    base: dict[str, Any] = {"check": "equivalence", "axis": "budget", "variant": variant, "against": "float64", "output": name}
+    base: dict[str, Any] = {
+        "check": "equivalence",
+        "axis": "budget",
+        "variant": variant,
+        "against": "float64",
+        "output": name,
+    }
     base |= {"elements": found.numel(), **_label(call)}
     if found.shape != eager.shape or found.dtype != eager.dtype:
         return Comparison(ok=False, reason=_layout_reason(eager, found), ratio=float("inf"), **base)
     reason = _mask_reason(found, eager)
     if reason:
-        mask = found.isnan() != eager.isnan() if "NaN" in reason else found.isinf() != eager.isinf()
+        mask = found.isnan() != eager.isnan() if "NaN" in reason else _infinite(found) != _infinite(eager)
         index = _first_index(mask)
-        shown = {"found": _show(found, index), "eager": _show(eager, index), "expected": _show(reference.value, index)}
+        shown: dict[str, Any] = {
+            "found": _show(found, index),
+            "eager": _show(eager, index),
+            "expected": _show(reference.value, index),
+        }
         wrong = int(mask.sum())
         return Comparison(ok=False, reason=reason, ratio=float("inf"), wrong=wrong, index=index, **shown, **base)
     value, sensitivity = _rows(reference.value), _rows(reference.sensitivity)
-    error = (_rows(found.double()) - value).abs().nan_to_num()
-    eager_error = (_rows(eager.double()) - value).abs().nan_to_num()
-    value = value.nan_to_num()
+    # Eager and found are NaN and infinite in the same places by now: those say nothing of the rest of their rows.
+    judged = torch.isfinite(_rows(eager)) & torch.isfinite(value)
+    error = torch.where(judged, _rows(found.double()) - value, 0.0).abs()
+    eager_error = torch.where(judged, _rows(eager.double()) - value, 0.0).abs()
+    value = torch.where(judged, value, 0.0)
     norm = _rms(value).unsqueeze(-1)
     floor = max(scale.peak, unit) * norm
     allowed = FACTOR * torch.maximum(
-        torch.maximum(eager_error.amax(-1, keepdim=True), sensitivity.nan_to_num()),
+        torch.maximum(_amax(eager_error), sensitivity.nan_to_num()),
         torch.maximum(unit * value.abs(), floor),
     )
     ratio = error / allowed.clamp_min(1e-300)
@@ -247,15 +265,38 @@ def _layout_reason(expected: torch.Tensor, found: torch.Tensor) -> str:
 
 
 def _mask_reason(found: torch.Tensor, eager: torch.Tensor) -> str:
-    for name, test in (("NaN", torch.isnan), ("infinity", torch.isinf)):
+    for name, test in (("NaN", torch.isnan), ("infinity", _infinite)):
         if not torch.equal(test(found), test(eager)):
-            return f"{name} in other places: {int(test(found).sum())} found, {int(test(eager).sum())} in eager"
+            return f"{name} in other places: {_count(test(found))} found, {_count(test(eager))} in eager"
     return ""
+
+
+def _infinite(tensor: torch.Tensor) -> torch.Tensor:
+    """1 and -1 where a tensor is infinite, by sign; 0 elsewhere."""
+    return torch.where(tensor.isinf(), tensor.sign(), 0.0)
+
+
+def _count(mask: torch.Tensor) -> int:
+    return int(mask.count_nonzero())
+
+
+def _largest_difference(first: torch.Tensor, second: torch.Tensor, differing: torch.Tensor) -> float:
+    """Over the elements that differ; infinite where one of the two is no number."""
+    if first.is_complex():
+        first, second = torch.view_as_real(first), torch.view_as_real(second)
+    error = (first.double() - second.double()).abs()[differing]
+    return _max(torch.where(error.isnan(), torch.inf, error))
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """A view with rows along the last of two dimensions; a vector is one row, a scalar a row of one element."""
-    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
+    columns = tensor.shape[-1] if tensor.dim() else 1
+    return tensor.reshape(tensor.numel() // columns if columns else tensor.shape[:-1].numel(), columns)
+
+
+def _amax(rows: torch.Tensor) -> torch.Tensor:
+    """Largest element of each row, the dimension kept; 0 where rows are empty."""
+    return rows.amax(-1, keepdim=True) if rows.shape[-1] else rows.sum(-1, keepdim=True)
 
 
 def _rms(rows: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Exceptions: a check that could *not be made*. A check that was made and failed is a `records.Finding`, never an exception.
 
-    PiecewiseError
-    |-- ModelError          the model, or what was asked of it, cannot be used as given
-    |-- BuildError          a variant could not be built; carries the name of the check that it answers
-    `-- BaselineError       a stored baseline cannot be read or must not be written
+PiecewiseError
+|-- ModelError          the model, or what was asked of it, cannot be used as given
+|-- BuildError          a variant could not be built; carries the name of the check that it answers
+`-- BaselineError       a stored baseline cannot be read or must not be written
 """
 
 

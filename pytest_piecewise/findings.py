@@ -9,9 +9,7 @@ from pytest_piecewise.models import Model
 from pytest_piecewise.records import Comparison, Finding, Status
 
 
-def finding(
-    check: str, variant: str, ok: bool, summary: str, lines: Iterable[str] = (), action: str = ""
-) -> Finding:
+def finding(check: str, variant: str, ok: bool, summary: str, lines: Iterable[str] = (), action: str = "") -> Finding:
     """PASS or FAIL of one check; `lines` and `action` are kept only for a failure."""
     detail = "" if ok else "\n".join(lines)
     return Finding(
@@ -51,7 +49,9 @@ def bits_findings(comparisons: Iterable[Comparison]) -> list[Finding]:
         summary = f"{len(items) - len(bad)} of {len(items)} comparison(s) bit-equal, {elements} elements"
         if bad:
             summary = f"{summary}; first: {describe_comparison(bad[0])}"
-        found.append(finding(check, variant, not bad, summary, map(describe_comparison, bad), _BIT_ACTIONS.get(check, "")))
+        found.append(
+            finding(check, variant, not bad, summary, map(describe_comparison, bad), _BIT_ACTIONS.get(check, ""))
+        )
     return found
 
 

@@ -35,6 +35,7 @@ class Specs:
     @hookspec
     def piecewise_models(self) -> Sequence[Model]:
         """Models that `--piecewise-model NAME` finds by their name. Must not import torch."""
+        raise NotImplementedError
 
     @hookspec
     def piecewise_report(self, report: Report) -> None:
@@ -62,7 +63,12 @@ def manager() -> pluggy.PluginManager:
             plugins.register(__import__(name, fromlist=["_"]), name)
         except ImportError as error:
             raise ModelError(f"expected an importable plugin module {name!r} in `plugins`, found: {error}") from error
-    plugins.check_pending()
+    try:
+        plugins.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ModelError(
+            f"{error}; the hooks are {', '.join(name for name in vars(Specs) if name[0] != '_')}"
+        ) from error
     return plugins
 
 
@@ -70,5 +76,7 @@ def find_engine(name: str) -> Engine:
     """The engine of that name; an unknown one is an error."""
     engine: Engine | None = manager().hook.piecewise_engine(name=name)
     if engine is None:
-        raise ModelError(f"expected a known engine, found {name!r}; known are native and vllm, and what plugins provide")
+        raise ModelError(
+            f"expected a known engine, found {name!r}; known are native and vllm, and what plugins provide"
+        )
     return engine

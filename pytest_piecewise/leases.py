@@ -12,6 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_piecewise.errors import ModelError
+
 
 def visible_gpus(count: int) -> tuple[str, ...]:
     """The GPUs that the caller may use, as it names them (indices, UUIDs, MIG names), or `count` indices."""
@@ -24,6 +26,8 @@ def visible_gpus(count: int) -> tuple[str, ...]:
 @contextmanager
 def leased_gpu(candidates: tuple[str, ...], folder: Path | None = None) -> Iterator[str]:
     """The first of `candidates` that nobody holds; waits until there is one."""
+    if not candidates:
+        raise ModelError("expected a GPU to lease, found none; use --piecewise-device=cpu")
     folder = folder or Path(tempfile.gettempdir()) / f"pytest-piecewise-gpus-{getpass.getuser()}"
     folder.mkdir(parents=True, exist_ok=True)
     locks = {name: FileLock(folder / f"{name.replace('/', '_')}.lock") for name in candidates}

@@ -37,9 +37,7 @@ class Meter:
         try:
             yield
         finally:
-            self._phases.append(
-                Phase(name=name, seconds=time.perf_counter() - wall, cpu_seconds=cpu_seconds() - cpu)
-            )
+            self._phases.append(Phase(name=name, seconds=time.perf_counter() - wall, cpu_seconds=cpu_seconds() - cpu))
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -101,22 +101,28 @@ def _naming_problem(model: Model) -> str:
     for attribute in ("build", "inputs"):
         if not callable(getattr(model, attribute)):
             return f"expected `{attribute}` to be callable, found {getattr(model, attribute)!r}; pass a function"
-    if isinstance(model.splitting_ops, str):
-        return f"expected a tuple of op names, found the string {model.splitting_ops!r}; write ({model.splitting_ops!r},)"
+    for attribute in ("splitting_ops", "state", "exact_outputs"):
+        value = getattr(model, attribute)
+        if isinstance(value, str):
+            return f"expected a tuple of names in {attribute}, found the string {value!r}; write ({value!r},)"
     for op in model.splitting_ops:
-        if not re.fullmatch(r"\w+::\w+(\.\w+)?", op):
+        if not isinstance(op, str) or not re.fullmatch(r"\w+::\w+(\.\w+)?", op):
             return f"expected splitting ops as 'namespace::op' or 'namespace::op.overload', found {op!r}"
     return ""
 
 
 def _size_problem(model: Model) -> str:
+    if not isinstance(model.capture_sizes, (tuple, list)):
+        return f"expected a tuple of capture sizes, found {model.capture_sizes!r}; write ({model.capture_sizes!r},)"
     sizes = tuple(model.capture_sizes)
     if not sizes:
         return "expected at least one capture size, found none; give the sizes that are to be captured"
     if any(not isinstance(size, int) or size < 1 for size in sizes):
         return f"expected positive capture sizes, found {sizes}; remove what is not a positive integer"
     if list(sizes) != sorted(set(sizes)):
-        return f"expected capture sizes in ascending order without repeats, found {sizes}; use {tuple(sorted(set(sizes)))}"
+        return (
+            f"expected capture sizes in ascending order without repeats, found {sizes}; use {tuple(sorted(set(sizes)))}"
+        )
     if model.max_size is not None and model.max_size < sizes[-1]:
         return (
             f"expected no capture size above max_size={model.max_size}, found {sizes[-1]}; "
@@ -138,6 +144,8 @@ def _choice_problem(model: Model) -> str:
 
 
 def _allow_problem(model: Model) -> str:
+    if not isinstance(model.allow, Mapping):
+        return f"expected allow as {{check: reason}}, found {model.allow!r}"
     for check, reason in model.allow.items():
         if check not in CHECKS:
             return f"allow names {check!r}, which is no check; expected one of {', '.join(CHECKS)}"
@@ -149,7 +157,7 @@ def _allow_problem(model: Model) -> str:
 def find_model(reference: str, file: str = "") -> Model:
     """The `Model` at `module:attribute`. `file` is where the module came from, if it is not importable by its name."""
     module_name, _, attribute = reference.partition(":")
-    if not attribute:
+    if not attribute or not module_name or module_name.startswith("."):
         raise ModelError(f"expected a model as 'module:attribute', found {reference!r}; for example mypkg.models:LLAMA")
     module = _import(module_name, file)
     value: Any = module
@@ -174,7 +182,7 @@ def _import(name: str, file: str) -> ModuleType:
         module = importlib.import_module(name)
         if not file or _same_file(module, file):
             return module
-    except ImportError as error:
+    except Exception as error:  # a user's module may raise anything
         if not file:
             raise ModelError(
                 f"expected an importable module {name!r}, found {type(error).__name__}: {error}; "
@@ -183,10 +191,16 @@ def _import(name: str, file: str) -> ModuleType:
     # A test module that only pytest can import (importmode=importlib, a duplicate basename): load it from its file.
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ModelError(f"expected module {name!r} to be importable from {file!r}; move the model to a module of its own")
+        raise ModelError(
+            f"expected module {name!r} to be importable from {file!r}; move the model to a module of its own"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # or the next look-up would find half a module
+        raise
     return module
 
 

@@ -53,7 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("--piecewise-report", dest="piecewise_report", metavar="DIR", help="write DIR/report.json as results come")
     option("--piecewise-isolation", dest="piecewise_isolation", choices=("process", "none"),
            help="process (default): every build in a fresh child; none: in this process, for --pdb")  # fmt: skip
-    option("--piecewise-timeout", dest="piecewise_timeout", type=float, metavar="SECONDS", help="per build; default 600")
+    option(
+        "--piecewise-timeout", dest="piecewise_timeout", type=float, metavar="SECONDS", help="per build; default 600"
+    )
     option("--piecewise-memory", dest="piecewise_memory_limit", type=int, metavar="MIB",
            help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
@@ -67,7 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if config.getoption("piecewise_tier") is None:
         if config.getoption("piecewise_models"):
-            raise pytest.UsageError("--piecewise-model needs --piecewise: pytest --piecewise --piecewise-model MODULE:ATTR")
+            raise pytest.UsageError(
+                "--piecewise-model needs --piecewise: pytest --piecewise --piecewise-model MODULE:ATTR"
+            )
         return
     from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415 - not for ordinary runs
 

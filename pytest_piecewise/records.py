@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -265,8 +267,9 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if isinstance(value, str):
         return str.__str__(value)  # a StrEnum member would break xdist's serialiser
-    if isinstance(value, float) and value != value:
-        return None  # NaN is not JSON
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has neither: NaN becomes null, and an infinity the largest number, which is still the worst of all.
+        return None if math.isnan(value) else math.copysign(sys.float_info.max, value)
     return value
 
 

@@ -140,7 +140,9 @@ class Children:
         gpus = visible_gpus(self.gpus)
         _, _, index = case.device.partition(":")
         if int(index or 0) >= len(gpus):
-            raise PiecewiseError(f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu")
+            raise PiecewiseError(
+                f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu"
+            )
         with leased_gpu((gpus[int(index)],) if index else gpus) as gpu:
             yield {"CUDA_VISIBLE_DEVICES": gpu}
 
@@ -322,13 +324,11 @@ def _free_memory() -> int:
 def _session_memory(session: int) -> int | None:
     """Resident bytes of all processes of a session (a child and its compilers); None where there is no /proc."""
     total, page = 0, os.sysconf("SC_PAGE_SIZE")
-    try:
-        entries = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:
+    if not Path("/proc/self/stat").exists():
         return None
-    for entry in entries:
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == session:
                 total += int(fields[21]) * page
     return total
@@ -352,7 +352,9 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
     findings: list[Finding] = []
     for kind, variant in tasks:
         name = variant or kind
-        without = [record.variant for record in records if record.outcome != "ok" and record.variant in ("eager", "reference")]
+        without = [
+            record.variant for record in records if record.outcome != "ok" and record.variant in ("eager", "reference")
+        ]
         if without:
             reason = f"not done, since {' and '.join(without)} did not end well"
             findings.append(Finding(check="build", status=Status.SKIP, variant=name, summary=reason))
@@ -367,9 +369,7 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
     return _result(case, settings, records, findings)
 
 
-def _result(
-    case: Case, settings: Settings, records: Sequence[BuildRecord], findings: Sequence[Finding]
-) -> CaseResult:
+def _result(case: Case, settings: Settings, records: Sequence[BuildRecord], findings: Sequence[Finding]) -> CaseResult:
     known = {key: value for record in records for key, value in record.environment.items()}
     return CaseResult(
         case=case,

@@ -75,7 +75,7 @@ def _answer(answers: Any, value: dict[str, Any]) -> None:
     answers.write(json.dumps(value) + "\n")
 
 
-def _attempt(action: Callable[[], None]) -> dict[str, Any]:
+def _attempt(action: Callable[[], object]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         action()
@@ -86,7 +86,7 @@ def _attempt(action: Callable[[], None]) -> dict[str, Any]:
 
 def _import(module: str, path: list[str]) -> dict[str, Any]:
     sys.path[:] = path
-    return _attempt(lambda: importlib.import_module(module) and None)
+    return _attempt(lambda: importlib.import_module(module))
 
 
 def _count_gpus(torch: Any) -> int:

@@ -282,7 +282,9 @@ class PiecewiseSession:
     def _write_report(self, *, complete: bool) -> Path | None:
         if not self.settings.report:
             return None
-        return document.write(self._report(complete=complete), self._config.invocation_params.dir / self.settings.report)
+        return document.write(
+            self._report(complete=complete), self._config.invocation_params.dir / self.settings.report
+        )
 
     def _report(self, *, complete: bool) -> Report:
         results = tuple(self._reported[key] for key in sorted(self._reported))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +37,14 @@ def read_table(rootdir: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     table = tomllib.loads(path.read_text()).get("tool", {}).get("pytest_piecewise", {})
+    if not isinstance(table, dict):
+        raise ModelError(f"{path}: expected [{TABLE}] to be a table, found {table!r}")
     for key, value in table.items():
         if key not in KEYS:
             raise ModelError(f"{path}: [{TABLE}] has {key!r}; expected one of {', '.join(KEYS)}")
-        if not isinstance(value, KEYS[key]):
+        if type(value) not in KEYS[key] or (
+            isinstance(value, list) and not all(isinstance(item, str) for item in value)
+        ):
             kinds = " or ".join(kind.__name__ for kind in KEYS[key])
             raise ModelError(f"{path}: [{TABLE}] {key}: expected {kinds}, found {value!r}")
     return dict(table)
@@ -66,7 +71,8 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         strict=bool(os.environ.get("CI")),
     )
     _check(settings)
-    os.environ[PLUGINS_VARIABLE] = ",".join(table.get("plugins", []))
+    listed = [*filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")), *table.get("plugins", [])]
+    os.environ[PLUGINS_VARIABLE] = ",".join(dict.fromkeys(listed))
     return settings
 
 
@@ -77,11 +83,12 @@ def _check(settings: Settings) -> None:
     ):
         if value not in known:
             raise ModelError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")
-    device, _, index = settings.device.partition(":")
-    if device not in ("auto", "cpu", "cuda") or (index and not (device == "cuda" and index.isdigit())):
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", settings.device):
         raise ModelError(f"expected device auto, cpu, cuda or cuda:INDEX, found {settings.device!r}")
-    if settings.timeout_seconds <= 0 or settings.threads < 1:
+    if not settings.timeout_seconds > 0 or settings.threads < 1:
         raise ModelError("expected a positive timeout and at least one thread")
+    if settings.memory_limit_bytes < 0:
+        raise ModelError(f"expected a memory limit in MiB, or 0, found {settings.memory_limit_bytes // 2**20}")
     if settings.update and settings.strict:
         raise ModelError("--piecewise-update is refused where CI is set: baselines are reviewed, not written by CI")
 

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 from torch.fx.passes.split_module import split_module
+from torch.utils._pytree import tree_map
 
 # split_module can return a tuple from every submodule since torch 2.12; before, one output comes back bare. Both work.
 _TUPLE_RETURN = {"tuple_return": True} if "tuple_return" in inspect.signature(split_module).parameters else {}
 
 # What neither computes nor moves data. A segment of nothing else is no piece: its graph would be empty.
-_FREE = frozenset(
+_FREE_VIEWS = (
     "view reshape size shape stride unsqueeze squeeze transpose permute expand flatten unflatten t chunk split "
-    "split_with_sizes narrow select unbind movedim view_as expand_as sym_size empty empty_like empty_strided new_empty "
-    "getitem getattr add sub mul floordiv mod sym_int".split()
+    "split_with_sizes narrow select unbind movedim view_as expand_as sym_size getitem getattr"
 )
-_FREE_ON_TENSORS = _FREE - {"add", "sub", "mul", "floordiv", "mod", "sym_int"}
+_FREE_ALLOCATIONS = "empty empty_like empty_strided new_empty"
+_FREE_ON_TENSORS = frozenset(f"{_FREE_VIEWS} {_FREE_ALLOCATIONS}".split())
+_FREE = _FREE_ON_TENSORS | {"add", "sub", "mul", "floordiv", "mod", "sym_int"}  # on sizes, which are Python numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ def op_names(node: fx.Node) -> tuple[str, ...]:
         packet = target._schema.name
         return (f"{packet}.{target._overloadname}", packet)
     if isinstance(target, torch._ops.OpOverloadPacket):
-        return (target._qualified_op_name,)
+        packet = target._qualified_op_name
+        overloads = target.overloads()  # which of several is called shows only when it runs
+        return (f"{packet}.{overloads[0]}", packet) if len(overloads) == 1 else (packet,)
     return ()
 
 
@@ -65,7 +69,15 @@ def custom_ops(graph: fx.Graph) -> tuple[str, ...]:
 
 def is_builtin(name: str) -> bool:
     """Whether `namespace::op` belongs to torch itself."""
-    return name.partition("::")[0] in ("aten", "prims", "prim", "inductor", "higher_order", "profiler", "_c10d_functional")
+    return name.partition("::")[0] in (
+        "aten",
+        "prims",
+        "prim",
+        "inductor",
+        "higher_order",
+        "profiler",
+        "_c10d_functional",
+    )
 
 
 def split_graph(graph_module: fx.GraphModule, splitting_ops: Iterable[str]) -> Split:
@@ -77,7 +89,11 @@ def split_graph(graph_module: fx.GraphModule, splitting_ops: Iterable[str]) -> S
     groups = _merge_free(_group(graph_module.graph, frozenset(splitting_ops)))
     number = {node: index for index, group in enumerate(groups) for node in group.nodes}
     module = split_module(
-        graph_module, None, lambda node: number[node], keep_original_order=True, **_TUPLE_RETURN  # type: ignore[arg-type]
+        graph_module,
+        None,  # type: ignore[arg-type]  # declared as a module, used by nobody
+        lambda node: number[node],
+        keep_original_order=True,
+        **_TUPLE_RETURN,  # type: ignore[arg-type]
     )
     segments = tuple(
         Segment(f"submod_{index}", tuple(group.ops), is_free(group.nodes))
@@ -109,7 +125,7 @@ def _group(graph: fx.Graph, splitting_ops: frozenset[str]) -> list[_Group]:
             if group is not groups[-1]:
                 groups.append(group)
         group.nodes.append(node)
-        group.ops.extend(op_names(node)[-1] for _ in declared)
+        group.ops += op_names(node)[-1:] if declared else ()
         home[node] = group
     return groups
 
@@ -156,26 +172,24 @@ def structural_key(piece: fx.GraphModule) -> str:
         elif node.op == "get_attr":
             lines.append("attribute " + _describe_attribute(piece, str(node.target)))
         else:
-            arguments = fx.node.map_arg((node.args, node.kwargs), lambda argument: _Wire(position[argument]))
+            arguments = tree_map(lambda value: _wire(value, position), (node.args, node.kwargs))
             lines.append(f"{node.op} {_describe_target(node.target)} {arguments!r}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-class _Wire:
-    """Stands for the value of an earlier node where a node's arguments are printed."""
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-
-    def __repr__(self) -> str:
-        return f"%{self.position}"
+def _wire(value: object, position: dict[fx.Node, int]) -> object:
+    """An argument as it is printed: the value of an earlier node by that node's place, which no name can hide."""
+    if isinstance(value, fx.Node):
+        return f"%{position[value]}"
+    if isinstance(value, slice):
+        return tuple(_wire(part, position) for part in (slice, value.start, value.stop, value.step))
+    return value
 
 
 def _describe_target(target: object) -> str:
     if isinstance(target, str):
         return target
-    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or str(target)
-    return f"{getattr(target, '__module__', '')}.{name} {'' if callable(target) and hasattr(target, '__qualname__') else target}"
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', None) or target}"
 
 
 def _describe_value(value: object) -> str:

@@ -62,7 +62,11 @@ def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
         else "look at the guards that made Dynamo trace again",
     )
     yield finding(
-        "graph_breaks", variant, not counts.graph_breaks, f"{len(counts.graph_breaks)} graph break(s)", counts.graph_breaks
+        "graph_breaks",
+        variant,
+        not counts.graph_breaks,
+        f"{len(counts.graph_breaks)} graph break(s)",
+        counts.graph_breaks,
     )
     yield finding(
         "recompiles",
@@ -153,14 +157,19 @@ def _piecewise_checks(evidence: Evidence) -> tuple[Finding, ...]:
 def _pieces(evidence: Evidence) -> Finding:
     model, counts = evidence.model, evidence.counts
     per_graph = counts.pieces // max(1, counts.graphs)
-    summary = f"{counts.pieces} piece(s), {counts.distinct_pieces} distinct, {counts.splitting_ops} splitting op call(s)"
+    summary = (
+        f"{counts.pieces} piece(s), {counts.distinct_pieces} distinct, {counts.splitting_ops} splitting op call(s)"
+    )
     if counts.empty_pieces:
-        summary, action = f"{summary}; without compute: {', '.join(counts.empty_pieces)}", "an empty graph would be captured"
+        summary, action = (
+            f"{summary}; without compute: {', '.join(counts.empty_pieces)}",
+            "an empty graph would be captured",
+        )
     elif per_graph == 1 and not model.splitting_ops:
         captured = f": {', '.join(counts.captured_ops)}" if counts.captured_ops else ""
         summary = f"{summary}; splitting_ops is empty, so that everything is captured{captured}"
         action = "name the ops that must stay eager in splitting_ops, or allow 'pieces' with the reason"
     else:
         action = "the graph was not split"
-    ok = not counts.empty_pieces and (per_graph > 1 or bool(counts.missing_ops))
+    ok = not counts.empty_pieces and (per_graph > 1 or counts.splitting_ops > 0 or bool(counts.missing_ops))
     return finding("pieces", evidence.variant, ok, summary, action=action)

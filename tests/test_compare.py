@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,21 @@ from pytest_piecewise.compare import (
     scale_of,
 )
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
+from pytest_piecewise.engines.tasks import _row_change
 from pytest_piecewise.records import Call, Comparison
 
 CALL = Call(index=3, phase="reverse", size=512, padded_size=512, seed=4)
 ROWS, COLUMNS = 512, 64
 NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Threads that spin between tiny operations would make this file ten times slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,26 @@ def test_sensitive_row_gets_the_room_that_its_perturbation_takes(dtype: torch.dt
     assert not compare(data, found, reference=Reference(data.reference.value, sensitivity)).ok
 
 
+def test_sensitivity_is_one_number_per_row_whatever_the_shape() -> None:
+    # A vector is one row: with a number per element, its RMS error would be held to the least sensitive of them.
+    for shape in ((), (5,), (4, 5), (2, 4, 5)):
+        value = torch.ones(shape, dtype=torch.float64)
+        change = _row_change(value, [value + 1, value])
+        assert change.shape == (*shape[:-1], 1) if shape else change.numel() == 1
+        assert change.unique().tolist() == [1.0]
+
+
+def test_vector_with_one_sensitive_element_is_within_its_budget() -> None:
+    value = torch.linspace(1, 2, 16, dtype=torch.float64)
+    moved = value.clone()
+    moved[3] += 0.5
+    reference = Reference(value, _row_change(value, [moved, value]))
+    found = value.float()
+    found[3] += 0.4
+    made = budget_comparison("full", CALL, "o", reference, value.float(), found, Scale(0.0, 0.0, 0.0), 2.0**-24)
+    assert made.ok, made
+
+
 @dtypes
 def test_row_in_which_eager_errs_gets_that_much_room_and_no_other_row(dtype: torch.dtype) -> None:
     data = sample(dtype)
@@ -226,7 +256,8 @@ def with_value(tensor: Tensor, value: float, *index: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(NAN, "NaN in other places: 1 found, 0 in eager"), (INF, "infinity in other places: 1 found, 0 in eager")]
+    ("value", "reason"),
+    [(NAN, "NaN in other places: 1 found, 0 in eager"), (INF, "infinity in other places: 1 found, 0 in eager")],
 )
 @dtypes
 def test_nan_or_infinity_where_eager_has_none_fails(dtype: torch.dtype, value: float, reason: str) -> None:
@@ -383,7 +414,9 @@ DIFFERENT: list[tuple[str, Tensor, Tensor, tuple[int, ...], str, str]] = [
 @pytest.mark.parametrize(
     ("first", "second", "index", "found", "expected"), [pytest.param(*case, id=name) for name, *case in DIFFERENT]
 )
-def test_different_bits_are_shown(first: Tensor, second: Tensor, index: tuple[int, ...], found: str, expected: str) -> None:
+def test_different_bits_are_shown(
+    first: Tensor, second: Tensor, index: tuple[int, ...], found: str, expected: str
+) -> None:
     made = bits(first, second)
     assert (made.ok, made.reason, made.wrong, made.index) == (False, "bits differ", 1, index)
     assert (made.found, made.expected) == (found, expected)

@@ -113,7 +113,14 @@ def test_no_comparison_is_no_finding() -> None:
 
 
 BUDGET = comparison(
-    check="equivalence", axis="budget", against="float64", error=0.5, budget=0.25, ratio=2.0, eager="1.01", reason="beyond"
+    check="equivalence",
+    axis="budget",
+    against="float64",
+    error=0.5,
+    budget=0.25,
+    ratio=2.0,
+    eager="1.01",
+    reason="beyond",
 )
 
 DESCRIPTIONS: list[tuple[Comparison, str]] = [
@@ -124,8 +131,8 @@ DESCRIPTIONS: list[tuple[Comparison, str]] = [
     ),
     (
         replace(BUDGET, row_ratio=3.0),
-        "reverse, size 8: logits[7, 1] found 1.5, expected 1 (eager 1.01); error 0.5 = 2 x budget 0.25, row 3 x; beyond, "
-        "2 of 512 elements against float64",
+        "reverse, size 8: logits[7, 1] found 1.5, expected 1 (eager 1.01); error 0.5 = 2 x budget 0.25, row 3 x; "
+        "beyond, 2 of 512 elements against float64",
     ),
     (
         replace(BUDGET, ratio=math.inf, found="", expected="", eager="", index=(), wrong=0, reason="other shape"),

@@ -51,7 +51,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"inputs": None}, "Model 'tiny': expected `inputs` to be callable, found None; pass a function"),
     (
         {"splitting_ops": "toy::attention"},
-        "Model 'tiny': expected a tuple of op names, found the string 'toy::attention'; write ('toy::attention',)",
+        "Model 'tiny': expected a tuple of names in splitting_ops, found the string 'toy::attention'; write ('toy::attention',)",
     ),
     (
         {"splitting_ops": ("toy.attention",)},
@@ -116,7 +116,11 @@ def test_unusable_declaration_is_refused_with_its_remedy(changes: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("changes", "found"),
-    [({"capture_sizes": 8}, "8"), ({"splitting_ops": (torch.ops.aten.mm,)}, "aten.mm"), ({"allow": ("bits_full",)}, "bits_full")],
+    [
+        ({"capture_sizes": 8}, "8"),
+        ({"splitting_ops": (torch.ops.aten.mm,)}, "aten.mm"),
+        ({"allow": ("bits_full",)}, "bits_full"),
+    ],
     ids=lambda value: str(value),
 )
 def test_wrong_type_is_refused_by_name_too(changes: dict[str, Any], found: str) -> None:
@@ -209,7 +213,9 @@ def test_module_that_is_not_importable_is_loaded_from_its_file(module_file: Path
     assert find_model("only_from_file:X", str(module_file)) is found  # loaded once: ops register themselves on import
 
 
-def test_another_module_of_the_same_name_is_not_taken_for_it(module_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_module_of_the_same_name_is_not_taken_for_it(
+    module_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Two test files of one basename, as pytest allows with importmode=importlib.
     other = ModuleType("only_from_file")
     other.__file__ = "/elsewhere/only_from_file.py"

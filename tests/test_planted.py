@@ -106,7 +106,9 @@ def test_only_the_planted_cause_fails_where_it_stands_alone(session: tuple[dict[
         "never-found-native-float32": {"splitting_ops"},
         "crash-native-float32": {"build"},
     }
-    found = {case: {item["check"] for item in session[0][case]["findings"] if item["status"] == "FAIL"} for case in alone}
+    found = {
+        case: {item["check"] for item in session[0][case]["findings"] if item["status"] == "FAIL"} for case in alone
+    }
     assert found == alone
 
 

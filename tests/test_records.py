@@ -30,7 +30,12 @@ from pytest_piecewise.records import (
 )
 
 CASE = Case(
-    model="mypkg.models:TINY", file="/src/mypkg/models.py", name="tiny", engine="native", dtype="bfloat16", device="cuda:1"
+    model="mypkg.models:TINY",
+    file="/src/mypkg/models.py",
+    name="tiny",
+    engine="native",
+    dtype="bfloat16",
+    device="cuda:1",
 )
 FINDING = Finding(
     check="pieces", status=Status.STALE, summary="3 pieces", variant="full", detail="a\nb", action="look at it"
@@ -280,7 +285,11 @@ def test_schema_accepts_a_report() -> None:
         (("tier",), 3, "report.tier: 3 is no string"),
         (("complete",), 1, "report.complete: 1 is no boolean"),
         (("results", 0, "seed"), "7", "report.results[0].seed: '7' is no integer"),
-        (("results", 0, "comparisons", 0, "error"), "x", "report.results[0].comparisons[0].error: 'x' is no number or null"),
+        (
+            ("results", 0, "comparisons", 0, "error"),
+            "x",
+            "report.results[0].comparisons[0].error: 'x' is no number or null",
+        ),
         (("results", 0, "comparisons", 0, "index"), 3, "report.results[0].comparisons[0].index: 3 is no array"),
         (("results", 0, "environment", "python"), 3, "report.results[0].environment.python: 3 is no string"),
         (

@@ -135,7 +135,9 @@ def test_consecutive_ops_share_a_segment() -> None:
 
 
 def test_two_different_ops_in_a_row_share_a_segment_and_are_both_named() -> None:
-    split = split_graph(trace(lambda x: other_attention(attention(x.sin())).cos(), X), (ATTENTION, "splittest2::attention"))
+    split = split_graph(
+        trace(lambda x: other_attention(attention(x.sin())).cos(), X), (ATTENTION, "splittest2::attention")
+    )
     assert shape_of(split) == ["piece", (ATTENTION, "splittest2::attention"), "piece"]
 
 
@@ -321,9 +323,7 @@ DIFFERENT: list[tuple[str, Callable[[Tensor], Any], Callable[[Tensor], Any], Ten
 ]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "x", "y"), [pytest.param(*case, id=name) for name, *case in DIFFERENT]
-)
+@pytest.mark.parametrize(("first", "second", "x", "y"), [pytest.param(*case, id=name) for name, *case in DIFFERENT])
 def test_different_pieces_have_different_keys(
     first: Callable[[Tensor], Any], second: Callable[[Tensor], Any], x: Tensor, y: Tensor
 ) -> None:

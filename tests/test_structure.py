@@ -90,7 +90,12 @@ FAILURES: list[tuple[str, dict[str, Any], str, str]] = [
     ("graphs", {"graphs": 0}, "Dynamo handed over 0 graph(s), expected 1", "check TORCH_COMPILE_DISABLE"),
     ("graphs", {"graphs": 2}, "Dynamo handed over 2 graph(s), expected 1", "look at the guards"),
     ("graph_breaks", {"graph_breaks": ("print",)}, "1 graph break(s)", ""),
-    ("recompiles", {"graphs": 2, "recompiles": ("L['n'] == 3",)}, "1 compilation(s) after warm-up", "make what the guard"),
+    (
+        "recompiles",
+        {"graphs": 2, "recompiles": ("L['n'] == 3",)},
+        "1 compilation(s) after warm-up",
+        "make what the guard",
+    ),
     (
         "splitting_ops",
         {"missing_ops": ("toy::attention",)},
@@ -132,7 +137,9 @@ FAILURES: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "changes", "summary", "action"), FAILURES, ids=[f"{c}-{d}" for c, d, _, _ in FAILURES])
+@pytest.mark.parametrize(
+    ("check", "changes", "summary", "action"), FAILURES, ids=[f"{c}-{d}" for c, d, _, _ in FAILURES]
+)
 def test_wrong_count_fails_its_check(check: str, changes: dict[str, Any], summary: str, action: str) -> None:
     found = judge(replace(GOOD, **changes))[check]
     assert found.status is Status.FAIL
@@ -158,7 +165,14 @@ def test_recompile_does_not_count_as_a_second_graph_as_well() -> None:
     found = judge(replace(GOOD, graphs=2, pieces=6, distinct_pieces=2, recompiles=("why",)))
     assert found["graphs"].status is Status.PASS
     assert found["recompiles"].status is Status.FAIL
-    assert found["captures"].status is Status.PASS  # of the pieces that existed at capture
+
+
+@pytest.mark.parametrize("check", ["pieces", "compiles", "captures", "replays"])
+def test_what_hangs_on_one_graph_is_not_judged_after_a_recompile(check: str) -> None:
+    found = judge(replace(GOOD, graphs=2, pieces=6, captures=1, replays=1, recompiles=("why",)))[check]
+    assert found.status is Status.SKIP
+    summary = "not judged, since the model was compiled again after warm-up (found: "
+    assert found.summary.startswith(summary)
 
 
 def test_backed_sizes_expect_size_one_compiled_apart() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.records import Case
@@ -30,4 +30,9 @@ class NativeEngine:
             PiecewiseBuild,
         )
 
-        return {"eager": EagerBuild, "full": FullBuild, "piecewise": PiecewiseBuild}[request.variant](request)
+        builds: dict[str, Callable[[Request], Build]] = {
+            "eager": EagerBuild,
+            "full": FullBuild,
+            "piecewise": PiecewiseBuild,
+        }
+        return builds[request.variant](request)

@@ -82,7 +82,11 @@ class _Stage:
             if call.padded_size != call.size:
                 full = dataclasses.replace(call, size=call.padded_size, seed=call.seed + 50_021)
                 found += [
-                    ("padding", f"{padding} padding", _Variation(dataclasses.replace(call, padding=padding), prelude=full))
+                    (
+                        "padding",
+                        f"{padding} padding",
+                        _Variation(dataclasses.replace(call, padding=padding), prelude=full),
+                    )
                     for padding in PADDINGS
                 ]
         if call.phase in ("first", "capture order"):
@@ -117,7 +121,9 @@ class _Stage:
         """Reads again, at the end, what the caller was given in the middle."""
         for call, outputs, copies in self._kept:
             self.done.comparisons.append(
-                bit_comparison("kept_outputs", self._build.variant, "the same output when returned", call, outputs, copies)
+                bit_comparison(
+                    "kept_outputs", self._build.variant, "the same output when returned", call, outputs, copies
+                )
             )
 
 

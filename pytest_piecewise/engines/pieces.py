@@ -18,7 +18,7 @@ from pytest_piecewise.capture import Frozen, GraphPool, StaticGraph, capture
 from pytest_piecewise.split import Split, custom_ops, op_names, split_graph, structural_key
 
 # standalone_compile copies the graph unless it is given away; the argument exists since torch 2.13.
-_DONATE = (
+_DONATE: dict[str, Any] = (
     {"donate_graph_module": False} if "donate_graph_module" in inspect.signature(standalone_compile).parameters else {}
 )
 
@@ -107,12 +107,13 @@ class FullBackend:
         self._evidence, self._splitting_ops = evidence, frozenset(splitting_ops)
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        """The compiled graph."""
         evidence = self._evidence
         evidence.graphs += 1
         evidence.pieces += 1
         note_shape_guards(evidence)
         for node in graph_module.graph.nodes:
-            evidence.splitting_ops += sorted(self._splitting_ops.intersection(op_names(node)))
+            evidence.splitting_ops += op_names(node)[-1:] if self._splitting_ops.intersection(op_names(node)) else ()
         return compile_counted(evidence, lambda: compile_fx(graph_module, example_inputs))
 
 
@@ -123,6 +124,7 @@ class PiecewiseBackend:
         self._evidence, self._splitting_ops, self._stage = evidence, tuple(splitting_ops), stage
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        """The split graph, whose generated Python is the dispatch between the pieces."""
         evidence = self._evidence
         evidence.graphs += 1
         note_shape_guards(evidence)
@@ -158,7 +160,9 @@ class PiecewiseBackend:
 
 def _eager_results(split: Split) -> dict[str, dict[str, str]]:
     """Per segment, the inputs that come out of eager segments, at a new address in every call, and from which op."""
-    producer = {segment.name: "/".join(segment.ops) or "eager ops" for segment in split.segments if not segment.is_piece}
+    producer = {
+        segment.name: "/".join(segment.ops) or "eager ops" for segment in split.segments if not segment.is_piece
+    }
     found: dict[str, dict[str, str]] = {segment.name: {} for segment in split.segments}
     for node in split.module.graph.nodes:
         if node.op != "call_module" or node.target not in found:
@@ -191,10 +195,11 @@ class Piece(nn.Module):
         self._names = [f"{label}, input {node.name}" for node in placeholders]
         self._rows = sized_placeholders(module)
         self._fresh = {index: fresh[node.name] for index, node in enumerate(placeholders) if node.name in fresh}
-        self._buffers: dict[int, torch.Tensor] = {}
+        self._places: dict[int, torch.Tensor] = {}
         self._graphs: dict[int, StaticGraph] = {}
 
     def forward(self, *arguments: Any) -> Any:
+        """The piece's outputs."""
         stage = self._stage
         if stage.poison:
             poison_padding(stage, arguments, self._rows)
@@ -232,9 +237,9 @@ class Piece(nn.Module):
     def _buffer(self, index: int, like: torch.Tensor) -> torch.Tensor:
         """A static place for one input, shared by all sizes: sizes are never in flight together, the largest is first."""
         extent = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
-        held = self._buffers.get(index)
+        held = self._places.get(index)
         if held is None or held.numel() < extent:
-            held = self._buffers[index] = torch.zeros(extent, dtype=like.dtype, device=like.device)
+            held = self._places[index] = torch.zeros(extent, dtype=like.dtype, device=like.device)
         return held.as_strided(like.shape, like.stride())
 
 

@@ -70,7 +70,9 @@ def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: in
     torch.manual_seed(seed)
     module = model.build(*arguments)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"Model {model.name!r}: expected build() to return an nn.Module, found {type(module).__name__}")
+        raise ModelError(
+            f"Model {model.name!r}: expected build() to return an nn.Module, found {type(module).__name__}"
+        )
     return module.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 

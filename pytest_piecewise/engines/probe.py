@@ -35,7 +35,9 @@ def _check_device(case: Case) -> None:
         square = torch.ones(8, 8, dtype=dtype, device=case.device)
         (square @ square).sum().item()
     except RuntimeError as error:
-        raise ModelError(f"expected {case.device} to compute in {case.dtype}, found: {error}; use another dtype") from error
+        raise ModelError(
+            f"expected {case.device} to compute in {case.dtype}, found: {error}; use another dtype"
+        ) from error
 
 
 def _check_ops(model: Model) -> None:
@@ -91,4 +93,3 @@ def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor):
         return isinstance(second, torch.Tensor) and torch.equal(first.nan_to_num(), second.nan_to_num())
     return bool(first == second)
-

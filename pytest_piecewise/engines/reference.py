@@ -24,7 +24,7 @@ class LiftedPrecision(TorchDispatchMode):
     """
 
     def __init__(self, target: torch.dtype = torch.float64, perturb: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._target = target
         self._low = {torch.float16, torch.bfloat16, torch.float32} - {target}
         self._perturb = perturb
@@ -39,7 +39,7 @@ class LiftedPrecision(TorchDispatchMode):
 
         def raise_precision(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return lifted.get(id(value), None) if id(value) in lifted else self._lift(value)
+                return lifted[id(value)] if id(value) in lifted else self._lift(value)
             return self._target if isinstance(value, torch.dtype) and value in self._low else value
 
         high_args, high_kwargs = tree_map(raise_precision, (args, kwargs or {}))

@@ -23,7 +23,7 @@ class _Recorder(TorchDispatchMode):
     """Keeps the arguments of the first call of every custom op."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[str, tuple[Any, Any, Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

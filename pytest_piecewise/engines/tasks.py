@@ -40,7 +40,9 @@ PERTURBATIONS = 2
 """How many perturbed runs of the reference measure how well a result is defined."""
 
 
-def run_variant(case: Case, variant: str, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
+def run_variant(
+    case: Case, variant: str, settings: Settings, folder: Path, on_phase: Callable[[str], None]
+) -> BuildRecord:
     """Builds one variant, takes it through the protocol, leaves its outputs in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
     with pinned_numerics(settings.threads, torch.device(case.device)):
@@ -234,6 +236,7 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
                 reference=reference,
                 variants=variants,
                 answers=answers,
+                device=case.device,
             )
         )
     return BuildRecord(

@@ -25,7 +25,7 @@ class VllmEngine:
     """vLLM 0.26 to 0.33. Importing it imports neither torch nor vLLM; `build` does."""
 
     name = "vllm"
-    preload = ("pytest_piecewise.engines.vllm_builds",)
+    preload: tuple[str, ...] = ("pytest_piecewise.engines.vllm_builds",)
 
     def unsupported(self, case: Case) -> str | None:
         """Which vLLM is needed, if none fits the device."""

@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from vllm.compilation import backends
 from vllm.compilation.counter import compilation_counter
+from vllm.compilation.passes.inductor_pass import CallableInductorPass, InductorPass
 from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
 from vllm.config.compilation import DynamicShapesConfig, DynamicShapesType
@@ -46,9 +47,6 @@ class VllmBuild:
     def __init__(self, request: Request) -> None:
         self.variant, self._request = request.variant, request
         self.config = make_config(request)
-        with request.meter.phase("model"), set_current_vllm_config(self.config):
-            self.module = make_module(request.model, request.dtype, request.device, request.seed, self.config)
-        _refuse_undecorated(request.model, self.module)
         has_graphs, on_gpu = request.variant == "piecewise", request.device.type == "cuda"
         self._pool = GraphPool(request.device, current_platform.get_global_graph_pool() if on_gpu else None)
         self.graph_kind = self._pool.kind if has_graphs else ""
@@ -57,6 +55,9 @@ class VllmBuild:
         self._evidence, self._stage = Evidence(), Stage(pool=self._pool, frozen=ExitStack)
         self._watch = CompileWatch(self._evidence)
         self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
+        with request.meter.phase("model"), set_current_vllm_config(self.config), self._tallied():
+            self.module = make_module(request.model, request.dtype, request.device, request.seed, self.config)
+        _refuse_undecorated(request.model, self.module)
 
     def prepare(self) -> None:
         """Compiles at the largest captured size, then captures all sizes, largest first, as vLLM's model runner does."""
@@ -163,7 +164,7 @@ def make_config(request: Request) -> VllmConfig:
         **asked,
         backend="inductor",
         dynamic_shapes_config=DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
-        inductor_compile_config=inductor_patches(model),
+        inductor_compile_config={name: _as_pass(value) for name, value in inductor_patches(model).items()},
     )
     config = VllmConfig(compilation_config=made)
     for name, wanted in asked.items():
@@ -181,6 +182,11 @@ def make_config(request: Request) -> VllmConfig:
         config.compilation_config.cudagraph_capture_sizes = list(model.capture_sizes)
         config.compilation_config.max_cudagraph_capture_size = model.capture_sizes[-1]
     return config
+
+
+def _as_pass(value: Any) -> Any:
+    """Graph passes as vLLM's pass manager takes them; it does so itself only for passes that are given by name."""
+    return value if isinstance(value, InductorPass) or not callable(value) else CallableInductorPass(value)
 
 
 _ANSWERED_BY = {"mode": "compiles", "splitting_ops": "splitting_ops", "cudagraph_mode": "captures"}
@@ -230,7 +236,9 @@ def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iter
     def watched(piece: Any, *arguments: Any, **options: Any) -> Any:
         compiled.append(piece)
         graphs = wrap(piece, *arguments, **options)
-        return piece if graphs is piece else WatchedGraphs(graphs, pieces[piece.piecewise_compile_index], stage, evidence)
+        return (
+            piece if graphs is piece else WatchedGraphs(graphs, pieces[piece.piecewise_compile_index], stage, evidence)
+        )
 
     with mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched):
         yield compiled

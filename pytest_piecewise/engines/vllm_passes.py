@@ -1,26 +1,25 @@
-"""vLLM's post-grad pass manager without the passes that rewrite CUDA kernels. Imported late, by `VllmBackend`."""
+"""vLLM's post-grad pass manager, fit for a CPU. Imported late, by `VllmBackend`: its base needs all of `vllm.config`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import fx
-from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
+from vllm.compilation.passes.inductor_pass import InductorPass
 from vllm.compilation.passes.pass_manager import PostGradPassManager
 
 
-class CpuPassManager(PostGradPassManager):  # type: ignore[misc] - vLLM is not installed where types are checked
-    """Runs the passes that the configuration adds, and none of vLLM's own: those are made for CUDA's kernels."""
+class CpuPassManager(PostGradPassManager):  # type: ignore[misc]  # Any, where vLLM is not installed
+    """vLLM's own passes in vLLM's order, but for the last one, which looks for CUDA's kernels by name and fails."""
 
     def configure(self, config: Any) -> None:
-        """Nothing to configure."""
+        """As ever; then leaves functionalized ops to Inductor, which undoes them by itself."""
+        super().configure(config)
+        self.fix_functionalization = NoPass()
+
+
+class NoPass(InductorPass):  # type: ignore[misc]  # Any, where vLLM is not installed
+    """Leaves the graph as it is."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        compile_range = get_pass_context().compile_range
-        for added in self.passes:
-            if added.is_applicable_for_range(compile_range):
-                added(graph)
-
-    def uuid(self) -> str:
-        """Of the passes that were added: it is part of Inductor's cache key."""
-        return str(InductorPass.hash_dict({"passes": [added.uuid() for added in self.passes]}))
+        pass

@@ -5,27 +5,37 @@ Imported by vLLM while `vllm.config` is still loading: names of classes that nee
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
+_KEPT = ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes", "ir_enable_torch_wrap")
 
-class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc] - vLLM is not installed where types are checked
-    """What `CpuPlatform` is, but for what it does to `VLLM_COMPILE`."""
+
+class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc]  # Any, where vLLM is not installed
+    """What `CpuPlatform` is, but for what that does to `VLLM_COMPILE`."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Keeps `VLLM_COMPILE` and its graphs, of which `CpuPlatform` makes one Dynamo trace for the sake of start-up time."""
+        """Keeps `VLLM_COMPILE` and its graphs, of which `CpuPlatform` makes one Dynamo trace for the sake of start-up time.
+
+        The fusions that a configuration switches on rewrite the kernels of a GPU; they are off.
+        """
         from vllm.config import CompilationMode  # noqa: PLC0415 - see the module's docstring
 
         config = vllm_config.compilation_config
-        asked = {name: getattr(config, name) for name in ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes")}
+        asked = {name: getattr(config, name) for name in _KEPT}
         super().check_and_update_config(vllm_config)
-        if asked["mode"] == CompilationMode.VLLM_COMPILE and config.mode == CompilationMode.DYNAMO_TRACE_ONCE:
-            for name, value in asked.items():
-                setattr(config, name, value)
-            # None, which the CPU leaves here, puts every size outside of what vLLM's PiecewiseBackend will run.
-            config.compile_sizes = config.compile_sizes or []
+        if asked["mode"] != CompilationMode.VLLM_COMPILE or config.mode != CompilationMode.DYNAMO_TRACE_ONCE:
+            return
+        for name, value in asked.items():
+            setattr(config, name, value)
+        # None, which the CPU platform leaves here, puts every size outside of what vLLM's PiecewiseBackend will run.
+        config.compile_sizes = config.compile_sizes or []
+        for field in dataclasses.fields(config.pass_config):
+            if field.name.startswith(("fuse_", "enable_")):
+                setattr(config.pass_config, field.name, False)
 
     @classmethod
     def get_pass_manager_cls(cls) -> str:

@@ -1,0 +1,1 @@
+"""Records -> what people read. Strings and files out, no verdicts of their own."""

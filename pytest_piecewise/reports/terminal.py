@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_piecewise.records import BuildRecord, CaseResult, Finding, Status
 
 COLUMNS = ("case", "variant", "pieces", "compile s", "capture s", "pool MiB", "error/budget", "verdict")
+DETAIL_LINES = 40
 ORDER = (Status.FAIL, Status.NEW, Status.STALE, Status.PASS, Status.SKIP)
 
 
@@ -14,9 +15,12 @@ def finding_lines(finding: Finding) -> Iterator[str]:
     """A finding as a reader meets it in a failed test."""
     where = f" ({finding.variant})" if finding.variant else ""
     yield f"{finding.status} {finding.check}{where}: {clean(finding.summary)}"
-    for line in finding.detail.splitlines()[:40]:
+    lines = finding.detail.splitlines()
+    for line in lines[:DETAIL_LINES]:
         if clean(line) != clean(finding.summary):
             yield f"    {clean(line)}"
+    if len(lines) > DETAIL_LINES:
+        yield f"    ... {len(lines) - DETAIL_LINES} more line(s), in the report"
     if finding.action:
         yield f"    -> {clean(finding.action)}"
 
@@ -63,7 +67,9 @@ def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
         mine += [item for item in result.findings if item.variant not in ("eager", "full", "piecewise")]
     failed = list(dict.fromkeys(item.check for item in mine if item.status is Status.FAIL))
     other = next((str(s) for s in (Status.NEW, Status.STALE) if any(item.status is s for item in mine)), "ok")
-    ratios = [item.ratio for item in result.comparisons if item.variant == build.variant and item.check == "equivalence"]
+    ratios = [
+        item.ratio for item in result.comparisons if item.variant == build.variant and item.check == "equivalence"
+    ]
     pieces = f"{build.counts.pieces} ({build.counts.distinct_pieces})" if build.counts.pieces else ""
     return (
         result.case.id,

