@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Comparison, Finding, Status
+
+SHOWN = 6
+"""How many failed comparisons after the first a finding shows."""
 
 
 def finding(check: str, variant: str, ok: bool, summary: str, lines: Iterable[str] = (), action: str = "") -> Finding:
@@ -49,9 +52,7 @@ def bits_findings(comparisons: Iterable[Comparison]) -> list[Finding]:
         summary = f"{len(items) - len(bad)} of {len(items)} comparison(s) bit-equal, {elements} elements"
         if bad:
             summary = f"{summary}; first: {describe_comparison(bad[0])}"
-        found.append(
-            finding(check, variant, not bad, summary, map(describe_comparison, bad), _BIT_ACTIONS.get(check, ""))
-        )
+        found.append(finding(check, variant, not bad, summary, further_comparisons(bad), _BIT_ACTIONS.get(check, "")))
     return found
 
 
@@ -64,6 +65,13 @@ _BIT_ACTIONS = {
     "kept_outputs": "return copies: a graph's outputs lie where its next replay writes",
     "answer": "compare with the answer computed by hand first: eager may be the one that is wrong",
 }
+
+
+def further_comparisons(bad: Sequence[Comparison]) -> list[str]:
+    """One line each for those after the first, which the summary has; some of them where there are many."""
+    lines = [describe_comparison(item) for item in bad[1 : SHOWN + 1]]
+    more = len(bad) - 1 - len(lines)
+    return [*lines, f"... and {more} more, in the report"] if more > 0 else lines
 
 
 def describe_comparison(item: Comparison) -> str:

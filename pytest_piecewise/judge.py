@@ -19,7 +19,7 @@ from pytest_piecewise.compare import (
     gain_comparison,
     scale_of,
 )
-from pytest_piecewise.findings import bits_findings, describe_comparison, finding
+from pytest_piecewise.findings import bits_findings, describe_comparison, finding, further_comparisons
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Comparison, Finding, Status
 
@@ -191,8 +191,8 @@ def _equivalence_finding(
         return finding(
             "equivalence", variant, False, bad_ties, (), "use inputs or weights whose scores lie further apart"
         )
-    action = "localise: compare piece by piece; the seed and size above repeat it"
-    return finding("equivalence", variant, not bad, summary, map(describe_comparison, bad), action)
+    action = "the seed, size and phase above repeat it; the *_build fixtures have both builds in one process"
+    return finding("equivalence", variant, not bad, summary, further_comparisons(bad), action)
 
 
 def _exact_names(evidence: Evidence, outputs: Mapping[str, torch.Tensor], *, tied: bool) -> list[str]:

@@ -58,15 +58,17 @@ class Worker(Protocol):
 
 
 class Children:
-    """The warm server and the children that it forks."""
+    """The warm server and the children that it forks. `preload` names modules that all of them have imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str] = ()) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="piecewise-server-"))
         self._preloaded: set[str] = set()
         self._warm: set[str] = set()
         self._exits: dict[int, int] = {}
         self._running: set[int] = set()
         self._start()
+        for module in preload:
+            self.preload(module)
 
     def _start(self) -> None:
         environment = os.environ | {"TMPDIR": str(self._home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -335,15 +337,17 @@ def _session_memory(session: int) -> int | None:
 
 
 def run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick) -> CaseResult:
-    """Builds every variant and the reference, each by itself, and compares them. A SKIP where the engine cannot."""
-    reason = hooks.find_engine(case.engine).unsupported(case)
-    if reason is not None:
-        return _result(case, settings, [], [Finding(check="build", status=Status.SKIP, summary=reason)])
+    """Builds every variant and the reference, each by itself, and compares them."""
     folder = Path(tempfile.mkdtemp(prefix="piecewise-case-"))
     try:
         return _run_case(case, settings, worker, on_tick, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def skip_case(case: Case, settings: Settings, reason: str) -> CaseResult:
+    """The result of a case whose engine cannot build it here."""
+    return _result(case, settings, [], [Finding(check="build", status=Status.SKIP, summary=reason)])
 
 
 def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path) -> CaseResult:

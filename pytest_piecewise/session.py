@@ -16,7 +16,7 @@ from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.models import Model, find_model, locate
 from pytest_piecewise.records import TIERS, Case, CaseResult, Finding, Report, Settings, Status, from_plain, to_plain
 from pytest_piecewise.reports import document, terminal
-from pytest_piecewise.runner import Children, InProcess, Worker, probe, run_case
+from pytest_piecewise.runner import Children, InProcess, Worker, probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 
 STRUCTURE = (
@@ -98,7 +98,7 @@ class PiecewiseSession:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_worker = hasattr(config, "workerinput")
-        self._worker: Worker | None = None
+        self._workers: dict[tuple[str, ...], Worker] = {}
         self._results: dict[Case, CaseResult] = {}
         self._reported: dict[str, CaseResult] = {}
         self._left_out = 0
@@ -171,16 +171,15 @@ class PiecewiseSession:
     def _device(self, asked: str | None) -> str:
         option = self._config.getoption("piecewise_device")
         device = str(option or asked or self.settings.device)
-        return ("cuda" if self.worker.gpus else "cpu") if device == "auto" else device
+        return ("cuda" if self._gpus() else "cpu") if device == "auto" else device
 
     def _refuse_unusable(self, case: Case) -> None:
-        engine = find_engine(case.engine)
-        if engine.unsupported(case):
+        if find_engine(case.engine).unsupported(case):
             return  # which the case's result will say
-        if isinstance(self.worker, Children):
-            for module in (*getattr(engine, "preload", ()), case.model.partition(":")[0]):
-                self.worker.preload(module)
-        record = probe(case, self.settings, self.worker)
+        worker = self._worker(case.engine)
+        if isinstance(worker, Children):
+            worker.preload(case.model.partition(":")[0])
+        record = probe(case, self.settings, worker)
         if record.outcome != "ok":
             finding = record.findings[0]
             raise PiecewiseError("\n".join(filter(None, (finding.summary, finding.detail or record.last_output))))
@@ -219,15 +218,20 @@ class PiecewiseSession:
 
     # Running
 
-    @property
-    def worker(self) -> Worker:
-        """Where builds are made; started when first needed."""
-        if self._worker is None:
+    def _worker(self, engine: str) -> Worker:
+        """Where builds of an engine are made; started when first needed. Engines share a server only if it has the same
+        modules imported: such a module may change torch for all that is forked later, as vLLM's do."""
+        preload = () if self.settings.isolation == "none" else tuple(getattr(find_engine(engine), "preload", ()))
+        if preload not in self._workers:
             try:
-                self._worker = InProcess() if self.settings.isolation == "none" else Children()
+                self._workers[preload] = InProcess() if self.settings.isolation == "none" else Children(preload)
             except PiecewiseError as error:
                 raise pytest.UsageError(str(error)) from error
-        return self._worker
+        return self._workers[preload]
+
+    def _gpus(self) -> int:
+        started = next(iter(self._workers.values()), None)
+        return (started or self._worker("native")).gpus
 
     def piecewise(self, item: pytest.Item, case: Case) -> Piecewise:
         """What the `piecewise` fixture gives."""
@@ -237,7 +241,11 @@ class PiecewiseSession:
         """Runs a case, judges it against its baseline, and remembers it."""
         if case not in self._results:
             try:
-                found = run_case(case, self.settings, self.worker, self._live.tick(case))
+                reason = find_engine(case.engine).unsupported(case)
+                if reason is None:
+                    found = run_case(case, self.settings, self._worker(case.engine), self._live.tick(case))
+                else:
+                    found = skip_case(case, self.settings, reason)
                 self._results[case] = dataclasses.replace(found, findings=(*found.findings, *self._judged(found)))
             except PiecewiseError as error:
                 pytest.fail(str(error), pytrace=False)
@@ -330,9 +338,8 @@ class PiecewiseSession:
 
     def pytest_unconfigure(self) -> None:
         """Ends children and server."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+        while self._workers:
+            self._workers.popitem()[1].close()
 
 
 class _LiveLine:

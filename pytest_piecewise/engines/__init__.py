@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     name: str
     preload: tuple[str, ...]
-    """Modules that the warm server imports before it forks, beside the model's own."""
+    """Modules that a warm server of the engine's own imports before it forks, beside the model's."""
 
     def unsupported(self, case: Case) -> str | None:
         """Why this engine cannot build the case here, or None: then it is skipped. Asked in the parent, without torch."""

@@ -10,7 +10,13 @@ import torch
 
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Build, Request
-from pytest_piecewise.engines.prepare import checksum, frozen_tensors, state_tensors, update_weights
+from pytest_piecewise.engines.prepare import (
+    checksum,
+    frozen_tensors,
+    make_inputs,
+    state_tensors,
+    update_weights,
+)
 from pytest_piecewise.protocol import PADDINGS
 from pytest_piecewise.records import Call, Comparison
 
@@ -87,11 +93,19 @@ class _Stage:
                         f"{padding} padding",
                         _Variation(dataclasses.replace(call, padding=padding), prelude=full),
                     )
-                    for padding in PADDINGS
+                    for padding in (PADDINGS if self._can_poison(call) else ("stale",))
                 ]
         if call.phase in ("first", "capture order"):
             found.append(("bits_repeat", "the same call again", _Variation(call)))
         return found
+
+    def _can_poison(self, call: Call) -> bool:
+        """Whether NaN can reach padding rows: through a floating-point input, or at the boundaries of pieces."""
+        request = self._request
+        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, torch.device("cpu"))
+        return request.model.context is not None or any(
+            isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs
+        )
 
     def _run(
         self, call: Call, *, graphs: bool = True, prelude: Call | None = None, before: Outputs | None = None

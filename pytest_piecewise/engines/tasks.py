@@ -270,8 +270,8 @@ def environment(case: Case, model: Model, build: Build) -> dict[str, str]:
 def _vector_isa() -> str:
     from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - private, and slow the first time
 
-    isa = pick_vec_isa()
-    return str(isa).strip().replace(" ", "-") if isa else "scalar"
+    found = str(pick_vec_isa())
+    return next((level for level in ("amx", "avx512", "avx2", "neon", "sve") if level in found), "scalar")
 
 
 def revision(case: Case, model: Model, build: Build) -> str:

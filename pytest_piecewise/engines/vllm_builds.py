@@ -231,6 +231,8 @@ def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iter
                     evidence.splitting_ops += sorted(declared.intersection(op_names(node)))
             if not item.is_splitting_graph:
                 pieces.append(_note_piece(evidence, len(pieces), item.graph))
+        if not splitting_ops:
+            evidence.captured_ops.clear()  # of a graph that stays whole nothing is captured
         return module, items
 
     def watched(piece: Any, *arguments: Any, **options: Any) -> Any:

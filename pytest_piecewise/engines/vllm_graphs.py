@@ -34,6 +34,7 @@ class RecordedGraphs:
         self._pool = GraphPool(torch.device("cpu"))
 
     def __call__(self, *arguments: Any) -> Any:
+        """Runs, captures or replays, as the forward context says."""
         if not is_forward_context_available():
             return self.runnable(*arguments)
         context = get_forward_context()
@@ -86,6 +87,7 @@ class WatchedGraphs:
         """vLLM looks here for its `PiecewiseBackend`."""
 
     def __call__(self, *arguments: Any) -> Any:
+        """Looks, then calls the wrapper."""
         if self._stage.poison:
             poison_padding(self._stage, arguments, self._inputs.rows)
         context = get_forward_context()

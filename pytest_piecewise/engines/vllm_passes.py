@@ -22,4 +22,4 @@ class NoPass(InductorPass):  # type: ignore[misc]  # Any, where vLLM is not inst
     """Leaves the graph as it is."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        pass
+        """Does nothing."""

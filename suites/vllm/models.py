@@ -1,4 +1,4 @@
-"""What the tests of this suite build, decorated as vLLM's own models are. It imports vLLM, and is imported where it is built."""
+"""What the tests of this suite build, decorated as vLLM's own models are. Imports vLLM: only builds import it."""
 
 from __future__ import annotations
 
