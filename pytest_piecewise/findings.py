@@ -63,6 +63,7 @@ _BIT_ACTIONS = {
     "bits_repeat": "something is not deterministic, or state leaks from one call into the next",
     "padding": "padding rows reach real rows: give ops that mix rows the number of real rows through `context`",
     "kept_outputs": "return copies: a graph's outputs lie where its next replay writes",
+    "second_build": "the builds share memory: captures, buffers or workspaces have to belong to one build alone",
     "answer": "compare with the answer computed by hand first: eager may be the one that is wrong",
 }
 

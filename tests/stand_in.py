@@ -15,8 +15,6 @@ from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.hooks import hookimpl
 from pytest_piecewise.records import Call, Case, Counts
 
-FAULTS = ("", "wrong", "recompiled")
-
 
 class StandIn:
     """`stand_in`, and with one fault each `stand_in_wrong` (equivalence) and `stand_in_recompiled` (structure)."""
@@ -63,8 +61,9 @@ class Invented:
     @property
     def counts(self) -> Counts:
         sizes, replayed = self._request.model.capture_sizes, bool(self.graph_kind)
+        recompiles = ("the weather has changed",) if self._engine == "stand_in_recompiled" else ()
         return Counts(
-            graphs=1,
+            graphs=1 + len(recompiles),
             pieces=self._pieces,
             distinct_pieces=self._pieces,
             compiles=self._pieces,
@@ -73,7 +72,7 @@ class Invented:
             captures=self._pieces * len(sizes) * replayed,
             replays=self._pieces * self._runs[True],
             compiled_calls=self._pieces * self._runs[False],
-            recompiles=("the weather has changed",) if self._engine == "stand_in_recompiled" else (),
+            recompiles=recompiles,
             captured_sizes=sizes if replayed else (),
         )
 
@@ -83,7 +82,7 @@ class Invented:
 
 @hookimpl
 def piecewise_engine(name: str) -> StandIn | None:
-    return StandIn(name) if name.partition("stand_in")[0] == "" else None
+    return StandIn(name) if name in ("stand_in", "stand_in_wrong", "stand_in_recompiled") else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,7 @@ from pytest_piecewise.engines.prepare import (
     state_tensors,
     update_weights,
 )
+from pytest_piecewise.measure import Meter
 from pytest_piecewise.protocol import PADDINGS
 from pytest_piecewise.records import Call, Comparison
 
@@ -56,6 +57,22 @@ def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performanc
     return done
 
 
+def disturb(build: Build, request: Request, make_second: Callable[[Request], Build], call: Call) -> Comparison:
+    """The same call of `build` before and after another build, of other weights, came to life beside it and ran."""
+    stage = _Stage(build, request)
+    before = stage.repeatable(call)
+    with request.meter.phase("second build"):
+        other = dataclasses.replace(request, seed=request.seed + 1, meter=Meter())
+        second = make_second(other)
+        try:
+            second.prepare()
+            second.run(call)
+            after = stage.repeatable(call)
+        finally:
+            second.close()
+    return bit_comparison("second_build", build.variant, "the same call with a second build alive", call, before, after)
+
+
 class _Stage:
     """The build with the state that calls change, and the outputs that a caller would keep."""
 
@@ -80,6 +97,13 @@ class _Stage:
             self.done.comparisons.append(bit_comparison(check, self._build.variant, against, call, result, again))
         self._restore(after)
         return result
+
+    def repeatable(self, call: Call) -> Outputs:
+        """The outputs of a call that leaves no trace."""
+        before = self._snapshot()
+        outputs = _copies(self._build.run(call))
+        self._restore(before)
+        return outputs
 
     def _variations(self, call: Call) -> list[tuple[str, str, _Variation]]:
         found = []

@@ -16,7 +16,7 @@ import torch
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import Build, Request
-from pytest_piecewise.engines.perform import perform
+from pytest_piecewise.engines.perform import Performance, disturb, perform
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
     call_context,
@@ -32,7 +32,7 @@ from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Finding, Metric, Settings, Status
+from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -47,20 +47,24 @@ def run_variant(
     model, meter = find_model(case.model, case.file), Meter(on_phase)
     with pinned_numerics(settings.threads, torch.device(case.device)):
         request = _request(model, case, variant, settings, meter)
-        build = hooks.find_engine(case.engine).build(request)
+        engine, steps = hooks.find_engine(case.engine), protocol.calls(model, settings.seed)
+        build = engine.build(request)
         try:
             build.prepare()
-            done = perform(build, request, protocol.calls(model, settings.seed))
-            findings = _build_findings(build, request, done)
+            done = perform(build, request, steps)
+            counts, metrics = build.counts, _metrics(build, meter)
+            if build.graph_kind:
+                done.comparisons.append(disturb(build, request, engine.build, list(protocol.replayed(steps))[-1]))
+            findings = _build_findings(build, request, done, counts)
             torch.save(done.outputs, folder / f"{variant}.pt")
             return BuildRecord(
                 variant=variant,
                 outcome="ok",
                 findings=allowed(model, findings),
                 comparisons=tuple(item for item in done.comparisons if not item.ok),
-                metrics=_metrics(build, meter),
+                metrics=metrics,
                 phases=meter.phases,
-                counts=build.counts,
+                counts=counts,
                 calls=done.plain_calls + done.graph_calls,
                 graph_kind=build.graph_kind,
                 environment=environment(case, model, build) if variant == "eager" else {},
@@ -80,8 +84,8 @@ def _request(model: Model, case: Case, variant: str, settings: Settings, meter: 
     )
 
 
-def _build_findings(build: Build, request: Request, done: Any) -> list[Finding]:
-    model, variant, counts = request.model, build.variant, build.counts
+def _build_findings(build: Build, request: Request, done: Performance, counts: Counts) -> list[Finding]:
+    model, variant = request.model, build.variant
     findings = [_naming_captured_ops(item, counts.captured_ops) for item in bits_findings(done.comparisons)]
     mutated = [*counts.mutated_inputs, *done.changed]
     findings.append(
