@@ -122,7 +122,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def piecewise(request: pytest.FixtureRequest) -> Piecewise:
     """The case of the `piecewise` marker: `.check()` runs every check on it and fails with their findings.
-
     `.check_equivalence()`, `.check_structure()` and `.check_baseline()` run a part; `.result` is the record of all.
     """
     session = _session(request.config)
@@ -157,7 +156,6 @@ def full_build(_live: Callable[[str], Callable[..., LiveBuild]]) -> Callable[...
 @pytest.fixture
 def piecewise_build(_live: Callable[[str], Callable[..., LiveBuild]]) -> Callable[..., LiveBuild]:
     """`piecewise_build(model, ...)`: pieces compiled and captured, alive in this test's process.
-
     `build.counts.pieces`, `build.capture_seconds`, and `build(size=8, seed=3)` for the outputs of a call by name.
     """
     return _live("piecewise")

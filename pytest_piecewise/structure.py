@@ -9,6 +9,8 @@ from pytest_piecewise.findings import finding
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Counts, Finding, Status
 
+NOTHING_TRACED = "check TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch.compiler.disable on the model"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -57,9 +59,7 @@ def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
         variant,
         counts.graphs == wanted + late and counts.graphs > 0,
         f"Dynamo handed over {counts.graphs} graph(s), expected {wanted}",
-        action="check TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch.compiler.disable on the model"
-        if not counts.graphs
-        else "look at the guards that made Dynamo trace again",
+        action=NOTHING_TRACED if not counts.graphs else "look at the guards that made Dynamo trace again",
     )
     yield finding(
         "graph_breaks",

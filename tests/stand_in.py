@@ -15,9 +15,14 @@ from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.hooks import hookimpl
 from pytest_piecewise.records import Call, Case, Counts
 
+NAMES = ("stand_in", "stand_in_wrong", "stand_in_recompiled", "stand_in_absent")
+
 
 class StandIn:
-    """`stand_in`, and with one fault each `stand_in_wrong` (equivalence) and `stand_in_recompiled` (structure)."""
+    """`stand_in`, and with one fault each `stand_in_wrong` (equivalence) and `stand_in_recompiled` (structure).
+
+    `stand_in_absent` can build nothing anywhere: tests that use it need neither torch nor a server.
+    """
 
     preload: tuple[str, ...] = ()
 
@@ -25,7 +30,7 @@ class StandIn:
         self.name = name
 
     def unsupported(self, case: Case) -> str | None:
-        return None
+        return "the engine is on holiday" if self.name == "stand_in_absent" else None
 
     def environ(self, case: Case) -> Mapping[str, str]:
         return {}
@@ -82,7 +87,7 @@ class Invented:
 
 @hookimpl
 def piecewise_engine(name: str) -> StandIn | None:
-    return StandIn(name) if name in ("stand_in", "stand_in_wrong", "stand_in_recompiled") else None
+    return StandIn(name) if name in NAMES else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -62,9 +62,7 @@ def without_measurements(value: Any) -> Any:
         kept = [item for item in value if not (isinstance(item, dict) and item.get("kind") in ("seconds", "bytes"))]
         return [without_measurements(item) for item in kept]
     if isinstance(value, dict):
-        return {
-            key: without_measurements(item) for key, item in value.items() if key not in ("seconds", "cpu_seconds")
-        }
+        return {key: without_measurements(item) for key, item in value.items() if key not in ("seconds", "cpu_seconds")}
     return value
 
 
@@ -237,26 +235,38 @@ def test_unknown_option_in_pyproject_is_refused(tmp_path: Path) -> None:
     assert run_pytest(tmp_path).returncode == pytest.ExitCode.NO_TESTS_COLLECTED  # an ordinary run does not care
 
 
+LIGHT_MODELS = """
+from pytest_piecewise import Model
+
+LIGHT = Model(name="light", build=dict, inputs=lambda size, generator: ())
+"""
+"""Refers to no torch: enough for an engine that is absent."""
 TIERS = "".join(
-    case(tier, "tests.planted.models:CLEAN", engine="stand_in", dtype="float32", tier=tier)
+    case(tier, "light:LIGHT", engine="stand_in_absent", dtype="float32", tier=tier)
     for tier in ("fastcheck", "full", "nightly")
 )
 
 
-def test_higher_tiers_are_deselected_and_counted(tmp_path: Path) -> None:
-    directory = project(tmp_path, test_tiers=TIERS)
-    for tier, run, left_out in (
-        ("", ["fastcheck"], 2),
-        ("=full", ["fastcheck", "full"], 1),
-        ("=nightly", ["fastcheck", "full", "nightly"], 0),
-    ):
-        done = run_pytest(directory, "-p", "tests.stand_in", f"--piecewise{tier}", "--collect-only", "-q", "-q")
-        assert done.returncode == 0, done.stdout
-        collected = run_pytest(directory, *IN_PROCESS[:2], f"--piecewise{tier}", IN_PROCESS[3], "--collect-only")
-        names = re.findall(r"<Function test_(\w+)\[stand_in-float32\]>", collected.stdout)
-        assert names == run
-        line = f"piecewise: {left_out} test(s) of higher tiers deselected"
-        assert (line in collected.stdout) == bool(left_out), collected.stdout
+@pytest.mark.parametrize("tier", ["fastcheck", "full", "nightly"])
+def test_higher_tiers_are_deselected_and_counted(tmp_path: Path, tier: str) -> None:
+    directory = project(tmp_path, light=LIGHT_MODELS, test_tiers=TIERS)
+    done = run_pytest(directory, f"--piecewise={tier}", "-v")
+    tiers = ["fastcheck", "full", "nightly"]
+    run = tiers[: tiers.index(tier) + 1]
+    assert outcomes(done) == {f"test_{name}[stand_in_absent-float32]": "skipped" for name in run}, done.stdout
+    line = f"piecewise: {len(tiers) - len(run)} test(s) of higher tiers deselected\n"
+    assert (line in done.stdout) == (tier != "nightly")
+    assert ("of higher tiers" in done.stdout) == (tier != "nightly")
+
+
+def test_case_that_an_engine_cannot_build_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    directory = project(tmp_path, light=LIGHT_MODELS, test_tiers=TIERS)
+    done = run_pytest(directory, "--piecewise", "-rs", "--piecewise-report=out")
+    assert done.returncode == 0, done.stdout
+    assert "1 skipped, 2 deselected" in done.stdout
+    assert "build: the engine is on holiday" in done.stdout
+    (result,) = read_report(directory)["results"]
+    assert [item["summary"] for item in result["findings"]] == ["the engine is on holiday"]
 
 
 # --piecewise-model
@@ -270,7 +280,7 @@ from tests.planted.models import Network, ops, rows
 
 ONE = Model(name="one", build=Network, inputs=rows, splitting_ops=("planted::mix_into",), capture_sizes=(2,),
             context=ops.metadata, dtypes=("float32",))
-TWO = Model(name="two", build=Network, inputs=rows, splitting_ops=("planted::mix_into",), capture_sizes=(4,),
+TWO = Model(name="two", build=Network, inputs=rows, splitting_ops=("planted::mix_into",), capture_sizes=(1, 4, 8),
             context=ops.metadata, dtypes=("float32", "bfloat16"))
 """
 
@@ -291,12 +301,11 @@ def test_models_need_no_test_file_and_nothing_else_is_collected(tmp_path: Path) 
 
 
 def test_model_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
-    directory = project(tmp_path, users_models=MODELS, broken="import nothing_of_this_name\n", leaving="raise SystemExit(3)\n")
+    directory = project(tmp_path, users_models=MODELS, broken="import nothing_of_this_name\n")
     for name, text in (
         ("users_models:THREE", "expected a Model named 'THREE' in module 'users_models', found the models ONE, TWO; check"),
         ("nowhere:ONE", "expected an importable module 'nowhere', found ModuleNotFoundError: No module named 'nowhere'; install"),
         ("broken:ONE", "expected an importable module 'broken', found ModuleNotFoundError: No module named 'nothing_of"),
-        ("leaving:ONE", "expected an importable module 'leaving', found SystemExit: 3; install it"),
         ("users_models:rows", "expected users_models:rows to be a pytest_piecewise.Model, found a function"),
         ("users_models", "expected a model as 'module:attribute', found 'users_models'; for example mypkg.models:LLAMA"),
     ):  # fmt: skip
@@ -388,7 +397,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
 @pytest.mark.parametrize("name", REFUSALS)
 def test_unusable_request_is_refused_at_collection(refusals: tuple[Path, Done], name: str) -> None:
     output = refusals[1].stdout
-    found = re.search(rf"_+ ERROR collecting test_{name}.py _+\n(.*?)\n_* ?(ERROR collecting|=+ short test)", output, re.S)
+    found = re.search(
+        rf"_+ ERROR collecting test_{name}.py _+\n(.*?)\n_* ?(ERROR collecting|=+ short test)", output, re.S
+    )
     assert found, output
     assert REFUSALS[name][1] in " ".join(found[1].split())
     assert "pytest_piecewise/" not in found[1]  # no traceback of ours
@@ -877,7 +888,9 @@ def test_update_is_refused_where_ci_is_set(tmp_path: Path) -> None:
     directory = project(tmp_path, counted=BASELINES_MODELS, test_counts=SAME_ONLY)
     done = run_pytest(directory, "--piecewise", "--piecewise-update", CI="true")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "ERROR: --piecewise-update is refused where CI is set: baselines are reviewed, not written by CI" in done.stderr
+    assert (
+        "ERROR: --piecewise-update is refused where CI is set: baselines are reviewed, not written by CI" in done.stderr
+    )
     assert not (directory / "baselines").exists()
 
 

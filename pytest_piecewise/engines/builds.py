@@ -28,6 +28,7 @@ from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.errors import BuildError
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Counts
+from pytest_piecewise.structure import NOTHING_TRACED
 
 
 class EagerBuild:
@@ -264,6 +265,10 @@ def refusals() -> Iterator[None]:
             detail=str(error),
             action="remove the graph break, or register what breaks it as a custom op",
         ) from error
+    except RuntimeError as error:
+        if "no compiled frames" not in str(error):  # older torch runs eagerly without a word: the counts then say so
+            raise
+        raise BuildError("graphs", f"Dynamo traced nothing: {describe(error)}", action=NOTHING_TRACED) from error
 
 
 @contextmanager
