@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pytest_piecewise.errors import BuildError, PiecewiseError
+from pytest_piecewise.hooks import find_engine
 from pytest_piecewise.records import PHASE, BuildRecord, Case, Finding, Settings, Status, from_plain, to_plain
 
 
@@ -36,15 +37,18 @@ def _do(
 
     if kind == "probe":
         return probe.probe(case, settings)
-    if kind == "build":
-        return tasks.run_variant(case, variant, settings, shared, on_phase)
     if kind == "reference":
         return tasks.run_reference(case, settings, shared, on_phase)
-    return tasks.run_comparison(case, settings, shared, on_phase)
+    engine = find_engine(case.engine)
+    doing: Any = engine.tasks() if hasattr(engine, "tasks") else tasks
+    if kind == "build":
+        return cast(BuildRecord, doing.run_variant(case, variant, settings, shared, on_phase))
+    return cast(BuildRecord, doing.run_comparison(case, settings, shared, on_phase))
 
 
 def _failure(variant: str, error: Exception) -> BuildRecord:
-    traceback.print_exc()
+    if not isinstance(error, PiecewiseError) or error.__cause__:  # of the user's code, not of what refuses it
+        traceback.print_exc()
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if isinstance(error, BuildError):
         made = {"check": error.check, "summary": error.summary, "detail": error.detail, "action": error.action}

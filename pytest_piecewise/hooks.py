@@ -46,9 +46,11 @@ class _BuiltIn:
     @hookimpl(trylast=True)
     def piecewise_engine(self, name: str) -> Engine | None:
         from pytest_piecewise.engines.native import NativeEngine  # noqa: PLC0415 - engines lie above this layer
-        from pytest_piecewise.engines.vllm import VllmEngine  # noqa: PLC0415
+        from pytest_piecewise.engines.vllm import VllmEngine, VllmLlmEngine  # noqa: PLC0415
 
-        built_in: dict[str, type[Engine]] = {NativeEngine.name: NativeEngine, VllmEngine.name: VllmEngine}
+        built_in: dict[str, type[Engine]] = {
+            engine.name: engine for engine in (NativeEngine, VllmEngine, VllmLlmEngine)
+        }
         return built_in[name]() if name in built_in else None
 
 
@@ -77,6 +79,6 @@ def find_engine(name: str) -> Engine:
     engine: Engine | None = manager().hook.piecewise_engine(name=name)
     if engine is None:
         raise ModelError(
-            f"expected a known engine, found {name!r}; known are native and vllm, and what plugins provide"
+            f"expected a known engine, found {name!r}; known are native, vllm and vllm-llm, and what plugins provide"
         )
     return engine

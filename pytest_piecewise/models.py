@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -31,7 +32,8 @@ class Model:
     build: Callable[..., Any]
     """Makes the `nn.Module`, on the CPU in float32. The tool seeds, casts and moves it; keep it free of randomness of
     its own. It is called once per build, each in a process of its own: without arguments, but by the engine `vllm` with
-    the `VllmConfig` of the variant, to return a module decorated with `@support_torch_compile`."""
+    the `VllmConfig` of the variant, to return a module decorated with `@support_torch_compile`. For the engine `vllm-llm`
+    see `llm_model`."""
     inputs: Callable[[int, Any], tuple[Any, ...]]
     """`(size, torch.Generator) -> tuple of CPU tensors`: the arguments of one call, the same for the same generator
     state. Floating-point inputs are cast to the case's dtype."""
@@ -80,6 +82,58 @@ class Model:
     def padded(self, size: int) -> int:
         """The captured size at which `size` rows are run; 0 if it is larger than all of them."""
         return next((captured for captured in self.capture_sizes if captured >= size), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llm:
+    """What `Model.build` is for a whole serving engine: a Hugging Face config, and prompts drawn by size and seed."""
+
+    config: str | Mapping[str, Any]
+    """A directory with a config.json, or its content; `model_type` and `architectures` say which classes are built."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `vllm.LLM`, the same in every variant."""
+    prompt_tokens: tuple[int, int] = (2, 40)
+    """The shortest and the longest prompt."""
+    new_tokens: int = 6
+    """How many tokens follow each prompt."""
+
+    def __call__(self) -> Llm:
+        """Itself: there is no module before the engine makes one."""
+        return self
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The content of the config."""
+        if isinstance(self.config, str):
+            return dict(json.loads((Path(self.config) / "config.json").read_text()))
+        return self.config
+
+    def inputs(self, size: int, generator: Any) -> tuple[Any, Any]:
+        """Token ids of `size` sequences, prompt and continuation, and the lengths of their prompts."""
+        import torch  # noqa: PLC0415 - only in the processes that build
+
+        shortest, longest = self.prompt_tokens
+        lengths = torch.randint(shortest, longest + 1, (size,), generator=generator)
+        shape = (size, longest + self.new_tokens)
+        return torch.randint(0, self.values["vocab_size"], shape, generator=generator), lengths
+
+
+def llm_model(
+    *,
+    name: str,
+    config: str | Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    prompt_tokens: tuple[int, int] = (2, 40),
+    new_tokens: int = 6,
+    **declared: Any,
+) -> Model:
+    """A `Model` for `engine="vllm-llm"`: vLLM's own class for a Hugging Face config, with seeded weights of a sensible scale.
+
+    The *size* is the number of sequences in a batch. `declared` are further fields of `Model`, such as `capture_sizes`.
+    """
+    made = Llm(config=config, arguments=arguments or {}, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+    defaults = {"dtypes": ("float32",), "dynamic_shapes": "backed", "capture_sizes": (1, 2, 4, 8)}
+    return Model(name=name, build=made, inputs=made.inputs, **(defaults | declared))
 
 
 def _problem_with(model: Model) -> str:

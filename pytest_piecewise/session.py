@@ -64,17 +64,23 @@ class Piecewise:
         findings = [item for item in result.findings if concerns(item.check)]
         if any(self._fails(item) for item in findings):
             pytest.fail(terminal.failure_text(result, findings, self._repeat()), pytrace=False)
-        if all(item.status is Status.SKIP for item in findings):
-            pytest.skip("; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in findings)))
+        # That something could be built is no answer to what was asked.
+        said = [item for item in findings if (item.check, item.status) != ("build", Status.PASS)]
+        if all(item.status is Status.SKIP for item in said):
+            pytest.skip("; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in said)))
 
     def _fails(self, item: Finding) -> bool:
         return item.status is Status.FAIL or (item.status is Status.NEW and self._session.settings.strict)
 
     def _repeat(self) -> str:
-        seed = f" --piecewise-seed {self._session.settings.seed}" if self._session.settings.seed else ""
+        options = self._session.given(("engine", "device", "dtype"))
+        if self._session.settings.seed:
+            options["seed"] = self._session.settings.seed
+        what = f"'{self._item.nodeid}'"
         if isinstance(self._item, ModelItem):
-            return f"pytest --piecewise{seed} --piecewise-model {self.case.model} --piecewise-dtype {self.case.dtype}"
-        return f"pytest --piecewise={self.case.tier}{seed} '{self._item.nodeid}'"
+            what, options["dtype"] = f"--piecewise-model {self.case.model}", self.case.dtype
+        given = "".join(f" --piecewise-{name} {value}" for name, value in options.items())
+        return f"pytest --piecewise={self.case.tier}{given} {what}"
 
 
 class ModelItem(pytest.Item):
@@ -116,6 +122,11 @@ class PiecewiseSession:
     def engine(self) -> str:
         """The engine where neither option nor marker names one."""
         return str(self._config.getoption("piecewise_engine") or self._table.get("engine", "native"))
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the options that the command line has."""
+        values = {name: self._config.getoption(f"piecewise_{name}") for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     # Collection
 

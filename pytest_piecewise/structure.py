@@ -21,6 +21,10 @@ class Evidence:
     counts: Counts
     plain_calls: int
     graph_calls: int
+    drops_guards: bool = False
+    """Whether the engine drops Dynamo's guards, so that one graph serves size 1 too, however sizes are made symbolic."""
+    without_graphs: str = ""
+    """Why a piecewise build has no graphs here; empty where it must have them."""
 
 
 def structure_findings(evidence: Evidence) -> tuple[Finding, ...]:
@@ -39,7 +43,11 @@ HANGING_ON_ONE_GRAPH = ("pieces", "compiles", "captures", "replays")
 
 def _not_judged(item: Finding) -> Finding:
     reason = f"not judged, since the model was compiled again after warm-up (found: {item.summary})"
-    return Finding(check=item.check, status=Status.SKIP, variant=item.variant, summary=reason)
+    return _skipped(item.check, item.variant, reason)
+
+
+def _skipped(check: str, variant: str, reason: str) -> Finding:
+    return Finding(check=check, status=Status.SKIP, variant=variant, summary=reason)
 
 
 def _common_checks(evidence: Evidence) -> tuple[Finding, ...]:
@@ -52,7 +60,8 @@ def _common_checks(evidence: Evidence) -> tuple[Finding, ...]:
 
 def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
     counts, variant, model = evidence.counts, evidence.variant, evidence.model
-    wanted = 2 if model.dynamic_shapes == "backed" and model.capture_sizes[0] == 1 and model.largest > 1 else 1
+    apart = model.dynamic_shapes == "backed" and model.capture_sizes[0] == 1 and model.largest > 1
+    wanted = 2 if apart and not evidence.drops_guards else 1
     late = len(counts.recompiles)
     yield finding(
         "graphs",
@@ -117,6 +126,9 @@ def _executed(evidence: Evidence) -> Finding:
 
 def _piecewise_checks(evidence: Evidence) -> tuple[Finding, ...]:
     model, counts, variant = evidence.model, evidence.counts, evidence.variant
+    if evidence.without_graphs:
+        skipped = ("captures", "replays", "covered_sizes", "addresses")
+        return (_pieces(evidence), *(_skipped(check, variant, evidence.without_graphs) for check in skipped))
     sizes = len(model.capture_sizes)
     replays = counts.pieces * evidence.graph_calls // max(1, counts.graphs)
     return (

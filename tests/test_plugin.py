@@ -188,6 +188,14 @@ def test_markers_and_fixtures_are_explained(tmp_path: Path) -> None:
 # Options
 
 
+LIGHT_MODELS = """
+from pytest_piecewise import Model
+
+LIGHT = Model(name="light", build=dict, inputs=lambda size, generator: ())
+"""
+"""Refers to no torch: enough for an engine that is absent."""
+
+
 def test_path_after_the_option_is_no_tier(tmp_path: Path) -> None:
     directory = project(tmp_path)
     (directory / "suites" / "x").mkdir(parents=True)
@@ -207,8 +215,8 @@ def test_unknown_tier_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_unknown_isolation_and_engine_and_dtype_and_device_are_refused(tmp_path: Path) -> None:
-    directory = project(tmp_path)
-    model = ("--piecewise", "--piecewise-model", "tests.planted.models:CLEAN")
+    directory = project(tmp_path, light=LIGHT_MODELS)
+    model = ("--piecewise", "--piecewise-model", "light:LIGHT")
     for argument, text in (
         ("--piecewise-isolation=some", "invalid choice: 'some' (choose from"),
         ("--piecewise-device=gpu", "expected device auto, cpu, cuda or cuda:INDEX, found 'gpu'"),
@@ -235,12 +243,6 @@ def test_unknown_option_in_pyproject_is_refused(tmp_path: Path) -> None:
     assert run_pytest(tmp_path).returncode == pytest.ExitCode.NO_TESTS_COLLECTED  # an ordinary run does not care
 
 
-LIGHT_MODELS = """
-from pytest_piecewise import Model
-
-LIGHT = Model(name="light", build=dict, inputs=lambda size, generator: ())
-"""
-"""Refers to no torch: enough for an engine that is absent."""
 TIERS = "".join(
     case(tier, "light:LIGHT", engine="stand_in_absent", dtype="float32", tier=tier)
     for tier in ("fastcheck", "full", "nightly")
@@ -281,7 +283,7 @@ from tests.planted.models import Network, ops, rows
 ONE = Model(name="one", build=Network, inputs=rows, splitting_ops=("planted::mix_into",), capture_sizes=(2,),
             context=ops.metadata, dtypes=("float32",))
 TWO = Model(name="two", build=Network, inputs=rows, splitting_ops=("planted::mix_into",), capture_sizes=(1, 4, 8),
-            context=ops.metadata, dtypes=("float32", "bfloat16"))
+            context=ops.metadata, dtypes=("float32",))
 """
 
 
@@ -291,23 +293,21 @@ def test_models_need_no_test_file_and_nothing_else_is_collected(tmp_path: Path) 
     models = ("--piecewise-model", "users_models:ONE", "--piecewise-model", "users_models:TWO")
     done = run_pytest(directory, *STAND_IN, *models, "--piecewise-engine=stand_in", "--piecewise-report=out", **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "2 passed" in done.stdout
     report = read_report(directory)
-    assert verdicts(report) == dict.fromkeys(
-        ("one-stand_in-float32", "two-stand_in-bfloat16", "two-stand_in-float32"), set()
-    )
+    assert verdicts(report) == {"one-stand_in-float32": set(), "two-stand_in-float32": set()}
     assert report["complete"] is True
     assert report["results"][0]["case"]["model"] == "users_models:ONE"
 
 
 def test_model_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
-    directory = project(tmp_path, users_models=MODELS, broken="import nothing_of_this_name\n")
+    directory = project(tmp_path, light=LIGHT_MODELS, broken="import nothing_of_this_name\n")
     for name, text in (
-        ("users_models:THREE", "expected a Model named 'THREE' in module 'users_models', found the models ONE, TWO; check"),
+        ("light:HEAVY", "expected a Model named 'HEAVY' in module 'light', found the models LIGHT; check the spelling"),
         ("nowhere:ONE", "expected an importable module 'nowhere', found ModuleNotFoundError: No module named 'nowhere'; install"),
         ("broken:ONE", "expected an importable module 'broken', found ModuleNotFoundError: No module named 'nothing_of"),
-        ("users_models:rows", "expected users_models:rows to be a pytest_piecewise.Model, found a function"),
-        ("users_models", "expected a model as 'module:attribute', found 'users_models'; for example mypkg.models:LLAMA"),
+        ("light:__name__", "expected light:__name__ to be a pytest_piecewise.Model, found a str"),
+        ("light", "expected a model as 'module:attribute', found 'light'; for example mypkg.models:LLAMA"),
     ):  # fmt: skip
         done = run_pytest(directory, "--piecewise", "--piecewise-model", name)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, (name, done.stdout, done.stderr)
@@ -534,7 +534,8 @@ def test_two_workers_give_the_same_verdicts_and_report(
     assert {name: word for name, word in found.items() if name} == EXPECTED, done.stdout
     text = json.dumps(without_measurements(read_report(directory)), indent=1)
     before = json.dumps(without_measurements(one_process[1]), indent=1)
-    assert text.replace(str(directory), "HERE") == re.sub(r'"[^"]*/verdicts0/', '"HERE/', before)
+    assert len(before) > 5000
+    assert text.replace(str(directory), str(directory.with_name("verdicts0"))) == before
     table = done.stdout.rpartition("= piecewise =")[2]
     assert table.index("clean-stand_in_wrong") < table.index("clean-native")  # failures first
 

@@ -58,7 +58,12 @@ class Build(Protocol):
 
 
 class Engine(Protocol):
-    """Builds variants. Engine modules import torch, vLLM and the like inside `build`, in the child."""
+    """Builds variants. Engine modules import torch, vLLM and the like inside `build`, in the child.
+
+    An engine may also have `variants`, the names of those that it builds; `reference(request)`, the module whose outputs in
+    float64 the variants' are judged by, where that is not the eager one; and `tasks()`, a module with a `run_variant` and a
+    `run_comparison` of its own in place of those of `engines.tasks`.
+    """
 
     name: str
     preload: tuple[str, ...]

@@ -46,7 +46,7 @@ def run_variant(
     """Builds one variant, takes it through the protocol, leaves its outputs in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
     with pinned_numerics(settings.threads, torch.device(case.device)):
-        request = _request(model, case, variant, settings, meter)
+        request = make_request(model, case, variant, settings, meter)
         engine, steps = hooks.find_engine(case.engine), protocol.calls(model, settings.seed)
         build = engine.build(request)
         try:
@@ -73,7 +73,8 @@ def run_variant(
             build.close()
 
 
-def _request(model: Model, case: Case, variant: str, settings: Settings, meter: Meter) -> Request:
+def make_request(model: Model, case: Case, variant: str, settings: Settings, meter: Meter) -> Request:
+    """What an engine is asked for."""
     return Request(
         model=model,
         variant=variant,
@@ -102,7 +103,12 @@ def _build_findings(build: Build, request: Request, done: Performance, counts: C
     if variant == "eager":
         return [*findings, *schema_findings(build, request)]
     evidence = StructureEvidence(
-        model=model, variant=variant, counts=counts, plain_calls=done.plain_calls, graph_calls=done.graph_calls
+        model=model,
+        variant=variant,
+        counts=counts,
+        plain_calls=done.plain_calls,
+        graph_calls=done.graph_calls,
+        drops_guards=getattr(build, "drops_guards", False),
     )
     return [*findings, *structure_findings(evidence)]
 
@@ -138,8 +144,9 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
     fallbacks: dict[str, str] = {}
     results: dict[int, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
     with pinned_numerics(settings.threads, torch.device(case.device)):
-        request = dataclasses.replace(_request(model, case, "eager", settings, meter), device=device)
-        module = hooks.find_engine(case.engine).build(request).module
+        request = dataclasses.replace(make_request(model, case, "eager", settings, meter), device=device)
+        engine = hooks.find_engine(case.engine)
+        module = engine.reference(request) if hasattr(engine, "reference") else engine.build(request).module
         state = _lift_state(model, module, target)
         updated = False
         for call in protocol.calls(model, settings.seed):

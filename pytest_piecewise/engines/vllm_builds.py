@@ -44,6 +44,8 @@ from pytest_piecewise.split import custom_ops, is_free, op_names, structural_key
 class VllmBuild:
     """One variant: `eager` is mode NONE, `full` VLLM_COMPILE without splitting ops or graphs, `piecewise` with both."""
 
+    drops_guards = True
+
     def __init__(self, request: Request) -> None:
         self.variant, self._request = request.variant, request
         self.config = make_config(request)

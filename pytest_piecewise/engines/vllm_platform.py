@@ -10,6 +10,9 @@ from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
+AS_IT_IS = "pytest_piecewise_as_it_is"
+"""Key in `additional_config`: this configuration gets what `CpuPlatform` makes of it, and nothing else."""
+
 _KEPT = ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes", "ir_enable_torch_wrap")
 
 
@@ -28,6 +31,8 @@ class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc]  # Any, where vLL
         asked = {name: getattr(config, name) for name in _KEPT}
         super().check_and_update_config(vllm_config)
         if asked["mode"] != CompilationMode.VLLM_COMPILE or config.mode != CompilationMode.DYNAMO_TRACE_ONCE:
+            return
+        if AS_IT_IS in vllm_config.additional_config:
             return
         for name, value in asked.items():
             setattr(config, name, value)
