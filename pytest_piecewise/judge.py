@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -110,9 +110,10 @@ def _against_reference(
                 made.append(_missing(variant, call, name))
                 continue
             reference = evidence.reference[call.index][name]
-            made.append(
-                budget_comparison(variant, call, name, reference, eager[call.index][name], tensor, scale, evidence.unit)
+            item = budget_comparison(
+                variant, call, name, reference, eager[call.index][name], tensor, scale, evidence.unit
             )
+            made.append(replace(item, against=evidence.precision))
             if made[-1].ok:
                 values.append((reference, tensor))
         if values:
@@ -179,7 +180,8 @@ def _equivalence_finding(
     bad = [item for item in made if not item.ok]
     worst = max((item.ratio for item in made), default=0.0)
     elements = sum(item.elements for item in made if item.size)
-    summary = f"worst error {worst:.3g} x budget over {elements} elements in {len(evidence.judged) - len(tied)} calls"
+    judged = f"{elements} elements in {len(evidence.judged) - len(tied)} calls"
+    summary = f"worst error {worst:.3g} x budget over {judged} against {evidence.precision}"
     if tied:
         summary += f"; {len(tied)} calls with another choice at a near tie not judged"
     if bad:

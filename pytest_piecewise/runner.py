@@ -351,7 +351,8 @@ def skip_case(case: Case, settings: Settings, reason: str) -> CaseResult:
 
 
 def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path) -> CaseResult:
-    tasks = [("build", variant) for variant in VARIANTS] + [("reference", ""), ("comparison", "")]
+    variants = getattr(hooks.find_engine(case.engine), "variants", VARIANTS)
+    tasks = [("build", variant) for variant in variants] + [("reference", ""), ("comparison", "")]
     records: list[BuildRecord] = []
     findings: list[Finding] = []
     for kind, variant in tasks:

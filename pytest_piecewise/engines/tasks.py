@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import inspect
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import torch
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.perform import Performance, disturb, perform
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
@@ -158,7 +155,9 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
             with meter.phase(f"reference: {call.phase}"):
                 results[call.index] = _reference_call(model, module, call, state, (dtype, device, target), fallbacks)
     torch.save(results, folder / "reference.pt")
-    notes = [f"the reference is {model.reference}" + (f" on {device}" if str(device) != case.device else "")]
+    notes = [f"the reference is only {model.reference}"] if model.reference != "float64" else []
+    if str(device) != case.device:
+        notes.append(f"the reference runs on {device}, since {case.device} cannot do {model.reference}")
     notes += [f"the reference runs {op} in its own precision: {reason}" for op, reason in fallbacks.items()]
     return BuildRecord(variant="reference", outcome="ok", phases=meter.phases, calls=len(results), notes=tuple(notes))
 
@@ -257,39 +256,3 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
         comparisons=comparisons,
         phases=meter.phases,
     )
-
-
-def environment(case: Case, model: Model, build: Build) -> dict[str, str]:
-    """What a result depends on, and the keys under which it may be compared: platform and case revision."""
-    version = ".".join(torch.__version__.split("+")[0].split(".")[:2])
-    if case.device.startswith("cuda"):
-        name = torch.cuda.get_device_name(torch.device(case.device))
-        device, accelerator = "cuda-" + name.lower().replace(" ", "-"), f"{name}, CUDA {torch.version.cuda}"
-    else:
-        device, accelerator = f"cpu-{_vector_isa()}", "none"
-    return {
-        "platform": f"{device}-torch{version}",
-        "revision": revision(case, model, build),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "accelerator": accelerator,
-        "machine": platform.machine(),
-        "threads": str(torch.get_num_threads()),
-    }
-
-
-def _vector_isa() -> str:
-    from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - private, and slow the first time
-
-    found = str(pick_vec_isa())
-    return next((level for level in ("amx", "avx512", "avx2", "neon", "sve") if level in found), "scalar")
-
-
-def revision(case: Case, model: Model, build: Build) -> str:
-    """Hash of what defines the case: declaration, the builder's source, names and shapes of all weights."""
-    with contextlib.suppress(OSError, TypeError):
-        source = inspect.getsource(model.build)
-    tensors = [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in sorted(build.module.state_dict().items())]
-    declared = (model.splitting_ops, model.capture_sizes, model.largest, model.dynamic_shapes, model.state)
-    text = "\n".join([case.engine, case.dtype, repr(declared), locals().get("source", ""), *tensors])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -156,7 +156,7 @@ class VllmBuild:
 def make_config(request: Request) -> VllmConfig:
     """The `VllmConfig` of a variant. What vLLM makes of it other than was asked is an error, since it would be ignored."""
     model, made_for = request.model, request.variant
-    _refuse_platform(request)
+    refuse_platform(request)
     asked: dict[str, Any] = {"mode": CompilationMode.NONE, "cudagraph_mode": CUDAGraphMode.NONE}
     if made_for != "eager":
         asked |= {"mode": CompilationMode.VLLM_COMPILE, "splitting_ops": []}
@@ -166,7 +166,7 @@ def make_config(request: Request) -> VllmConfig:
         **asked,
         backend="inductor",
         dynamic_shapes_config=DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
-        inductor_compile_config={name: _as_pass(value) for name, value in inductor_patches(model).items()},
+        inductor_compile_config={name: as_pass(value) for name, value in inductor_patches(model).items()},
     )
     config = VllmConfig(compilation_config=made)
     for name, wanted in asked.items():
@@ -186,7 +186,7 @@ def make_config(request: Request) -> VllmConfig:
     return config
 
 
-def _as_pass(value: Any) -> Any:
+def as_pass(value: Any) -> Any:
     """Graph passes as vLLM's pass manager takes them; it does so itself only for passes that are given by name."""
     return value if isinstance(value, InductorPass) or not callable(value) else CallableInductorPass(value)
 
@@ -198,7 +198,8 @@ def _shown(value: Any) -> str:
     return getattr(value, "name", None) or repr(value)
 
 
-def _refuse_platform(request: Request) -> None:
+def refuse_platform(request: Request) -> None:
+    """On a CPU there must be our platform: under vLLM's own nothing is compiled piecewise."""
     if request.device.type == "cpu" and not isinstance(current_platform, RecordingCpuPlatform):
         raise ModelError(
             f"expected vLLM's platform to be pytest-piecewise's own, found {type(current_platform).__name__}: vLLM was "

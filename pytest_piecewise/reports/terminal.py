@@ -58,7 +58,8 @@ def summary_table(results: Sequence[CaseResult]) -> list[str]:
             if build.variant in ("eager", "full", "piecewise"):
                 rows.append(_row(result, build))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    return [_join(row, widths) for row in rows]
+    notes = [f"note: {r.case.id}: {clean(note)}" for r in results for build in r.builds for note in build.notes]
+    return [*(_join(row, widths) for row in rows), *notes]
 
 
 def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:

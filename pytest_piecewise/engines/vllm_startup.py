@@ -1,0 +1,88 @@
+"""What vLLM says of its own start-up: times and sizes from its objects where it keeps them, else from its log."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_piecewise.records import Metric
+
+LINES: Mapping[str, tuple[str, float, str]] = {
+    "compile_dynamo": (r"Dynamo bytecode transform time: ([\d.]+) s", 1.0, "seconds"),
+    "compile_inductor": (r"Compiling a graph for .*? takes ([\d.]+) s", 1.0, "seconds"),
+    "memory_profiling": (r"(?:[Mm]emory profiling|profiling/warmup run) (?:takes|took) ([\d.]+) s", 1.0, "seconds"),
+    "startup": (r"init engine \(.*?\) took ([\d.]+) s", 1.0, "seconds"),
+    "capture": (r"Graph capturing finished in ([\d.]+) secs", 1.0, "seconds"),
+    "graph_pool": (r"Graph capturing finished in .*? took (-?[\d.]+) GiB", 2**30, "bytes"),
+    "kv_cache": (r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)(?: GiB|/)", 2**30, "bytes"),
+    "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", 1.0, "capacity"),
+}
+"""By metric: what vLLM 0.26 to 0.33 log at level INFO, the unit, and the kind. A line that comes again counts again where
+it gives seconds (one graph is compiled per range of sizes), and replaces the earlier one elsewhere."""
+
+TABLE = (
+    "compile", "compile_dynamo", "compile_inductor", "memory_profiling", "capture", "captures", "graph_pool", "kv_cache",
+    "kv_cache_tokens", "kv_cache_blocks", "startup",
+)  # fmt: skip
+"""The start-up table, in the order in which things happen."""
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the text."""
+        self.lines.append(record.getMessage())
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Within it, the lines that vLLM logs at level INFO or above."""
+    logger, handler = logging.getLogger("vllm"), _Lines()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(level or logging.INFO, logging.INFO))
+    try:
+        yield handler.lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def startup_metrics(config: Any, lines: list[str], captured: int) -> tuple[Metric, ...]:
+    """What was reported, and nothing else: `config` is the engine's `VllmConfig`, `captured` vLLM's count of captures."""
+    found = {name: (value, kind) for name, (value, kind) in _from_lines(lines).items()}
+    seconds = config.compilation_config.compilation_time
+    if seconds:
+        found["compile"] = (seconds, "seconds")
+    if captured:
+        found["captures"] = (captured, "count")
+    if config.cache_config.num_gpu_blocks:
+        found["kv_cache_blocks"] = (config.cache_config.num_gpu_blocks, "capacity")
+    return tuple(Metric(name=name, kind=found[name][1], value=found[name][0]) for name in TABLE if name in found)
+
+
+def _from_lines(lines: list[str]) -> dict[str, tuple[float, str]]:
+    found: dict[str, tuple[float, str]] = {}
+    for line in lines:
+        for name, (pattern, unit, kind) in LINES.items():
+            if match := re.search(pattern, line):
+                value = float(match[1].replace(",", "")) * unit
+                earlier = found[name][0] if kind == "seconds" and name in found else 0.0
+                found[name] = (earlier + value, kind)
+    return found
+
+
+def absent(metrics: tuple[Metric, ...], why: Mapping[str, str]) -> list[str]:
+    """Of the start-up table what was not reported, each with the reason: `why`, or that vLLM did not say."""
+    given = {metric.name for metric in metrics}
+    return [
+        f"{name} is not in the start-up table: {why.get(name, 'vLLM did not report it')}"
+        for name in TABLE
+        if name not in given
+    ]
