@@ -312,7 +312,8 @@ def _vacuity(evidence: Evidence) -> Finding:
     for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):
         tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
         for what, pairs in (("inputs", inputs), ("weights", weights)):
-            change = max((_relative_change(evidence, name, a, b) for a, b in pairs), default=math.inf)
+            alike = [pair for pair in pairs if _have_one_shape(evidence, name, *pair)]
+            change = max((_relative_change(evidence, name, a, b) for a, b in alike), default=math.inf)
             least = min(least, change / tolerated)
             if change <= tolerated:
                 problems.append(
@@ -336,6 +337,12 @@ def _tolerated(evidence: Evidence, name: str) -> float:
         value = evidence.reference[call.index][name].value
         errors.append(_rms(eager[call.index][name].double() - value) / max(_rms(value), 1e-300))
     return max(sorted(errors)[len(errors) // 2], evidence.unit)
+
+
+def _have_one_shape(evidence: Evidence, name: str, first: Call, second: Call) -> bool:
+    """Outputs whose shape follows the data of a call cannot be told apart element by element."""
+    a, b = (evidence.reference[call.index][name].value for call in (first, second))
+    return a.shape == b.shape
 
 
 def _relative_change(evidence: Evidence, name: str, first: Call, second: Call) -> float:

@@ -127,7 +127,7 @@ def llm_model(
     new_tokens: int = 6,
     **declared: Any,
 ) -> Model:
-    """A `Model` for `engine="vllm-llm"`: vLLM's own class for a Hugging Face config, with seeded weights of a sensible scale.
+    """A `Model` for `engine="vllm-llm"`: vLLM's class for a Hugging Face config, with seeded weights of a sensible scale.
 
     The *size* is the number of sequences in a batch. `declared` are further fields of `Model`, such as `capture_sizes`.
     """

@@ -81,7 +81,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A measured number. `kind` is one of count, seconds, cpu_seconds, bytes, ratio."""
+    """A measured number. `kind` is one of count, seconds, cpu_seconds, bytes, ratio, capacity (the machine's, not gated)."""
 
     name: str
     kind: str

@@ -79,7 +79,7 @@ def _attempt(action: Callable[[], object]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         action()
-    except Exception:  # noqa: BLE001 - a server that dies of a user's module could not say so
+    except BaseException:  # noqa: BLE001 - a server that dies of a user's module, or exits with it, could not say so
         return {"error": traceback.format_exc()}
     return {"seconds": time.perf_counter() - begin}
 

@@ -15,7 +15,7 @@ from pytest_piecewise.errors import PiecewiseError
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.models import Model, find_model, locate
 from pytest_piecewise.records import TIERS, Case, CaseResult, Finding, Report, Settings, Status, from_plain, to_plain
-from pytest_piecewise.reports import document, terminal
+from pytest_piecewise.reports import document, startup, terminal
 from pytest_piecewise.runner import Children, InProcess, Worker, probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 
@@ -310,19 +310,22 @@ class PiecewiseSession:
         environment = results[0].environment if results else {}
         return Report(tier=self.settings.tier, complete=complete, environment=environment, results=results)
 
-    def pytest_sessionfinish(self) -> None:
-        """The last state of the report, and the baselines if they were to be updated."""
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """The last state of the report. It is complete unless the session was interrupted or stopped early."""
         if self._is_worker:
             return
-        self._write_report(complete=True)
-        manager().hook.piecewise_report(report=self._report(complete=True))
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+        complete = ended and not session.shouldstop and not session.shouldfail
+        self._write_report(complete=complete)
+        manager().hook.piecewise_report(report=self._report(complete=complete))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The table, failures first, and where the files are."""
         if not self._reported:
             return
         terminalreporter.section("piecewise")
-        for line in terminal.summary_table(list(self._reported.values())):
+        results = list(self._reported.values())
+        for line in (*terminal.summary_table(results), *startup.startup_tables(results)):
             terminalreporter.line(line)
         if self.settings.report:
             terminalreporter.line(f"report: {Path(self.settings.report) / document.NAME}")

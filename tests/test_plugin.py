@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -271,6 +272,16 @@ def test_case_that_an_engine_cannot_build_is_skipped_with_the_reason(tmp_path: P
     assert [item["summary"] for item in result["findings"]] == ["the engine is on holiday"]
 
 
+def test_report_of_a_session_that_stops_early_is_not_complete(tmp_path: Path) -> None:
+    files = {"test_a": "def test_fails(): raise AssertionError\n", "test_b": TIERS}
+    directory = project(tmp_path, light=LIGHT_MODELS, **files)
+    for argument, complete, results in (("-x", False, 0), ("--maxfail=2", True, 1)):
+        done = run_pytest(directory, "--piecewise", "--piecewise-report=out", argument)
+        assert done.returncode == pytest.ExitCode.TESTS_FAILED
+        report = read_report(directory)
+        assert (report["complete"], len(report["results"])) == (complete, results)
+
+
 # --piecewise-model
 
 
@@ -300,11 +311,23 @@ def test_models_need_no_test_file_and_nothing_else_is_collected(tmp_path: Path) 
     assert report["results"][0]["case"]["model"] == "users_models:ONE"
 
 
+def test_command_that_repeats_a_failure_has_the_options_that_made_it(tmp_path: Path) -> None:
+    directory = project(tmp_path, users_models=MODELS, test_one=case("one", "users_models:ONE"))
+    options = ("--piecewise-engine=stand_in_wrong", "--piecewise-dtype=float32", "--piecewise-seed=3")
+    done = run_pytest(directory, *IN_PROCESS, *options, "test_one.py", "--piecewise-model=users_models:ONE", **FAST)
+    assert "2 failed" in done.stdout
+    given = "--piecewise-engine stand_in_wrong --piecewise-dtype float32 --piecewise-seed 3"
+    assert (
+        f"repeat: pytest --piecewise=fastcheck {given} 'test_one.py::test_one[stand_in_wrong-float32]'\n" in done.stdout
+    )
+    assert f"repeat: pytest --piecewise=fastcheck {given} --piecewise-model users_models:ONE\n" in done.stdout
+
+
 def test_model_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
     directory = project(tmp_path, light=LIGHT_MODELS, broken="import nothing_of_this_name\n")
     for name, text in (
         ("light:HEAVY", "expected a Model named 'HEAVY' in module 'light', found the models LIGHT; check the spelling"),
-        ("nowhere:ONE", "expected an importable module 'nowhere', found ModuleNotFoundError: No module named 'nowhere'; install"),
+        ("nowhere:ONE", "expected an importable module 'nowhere', found ModuleNotFoundError: No module named 'nowhere';"),
         ("broken:ONE", "expected an importable module 'broken', found ModuleNotFoundError: No module named 'nothing_of"),
         ("light:__name__", "expected light:__name__ to be a pytest_piecewise.Model, found a str"),
         ("light", "expected a model as 'module:attribute', found 'light'; for example mypkg.models:LLAMA"),
@@ -730,6 +753,7 @@ def test_ctrl_c_ends_everything_within_5_seconds(hanging: Callable[..., Running]
     assert time.monotonic() - begin < 5
     assert running.process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "KeyboardInterrupt" in output
+    assert read_report(running.directory)["complete"] is False
     assert [path.name for path in running.temporary.glob("piecewise-*")] == []
 
 
@@ -802,27 +826,44 @@ def test_update_writes_one_file_per_case_that_passes(stored: Stored) -> None:
 def test_second_update_changes_no_byte(stored: Stored) -> None:
     before = {name: path.read_bytes() for name, path in stored.files.items()}
     done = run_pytest(stored.directory, *IN_PROCESS, "-v", "-k", "same or worse", "--piecewise-update", **FAST)
-    assert outcomes(done) == {id_of("same"): "passed", id_of("worse"): "passed"}
+    assert outcomes(done) == {id_of("same"): "passed", id_of("worse"): "passed"}, done.stdout
     assert "baselines: 0 written, 2 unchanged, of 2 case(s)" in done.stdout
     assert {name: path.read_bytes() for name, path in stored.files.items()} == before
 
 
+PARTS = "".join(
+    case(f"part_{part}", "counted:WORSE", f"piecewise.check_{part}()", engine="stand_in")
+    for part in ("equivalence", "structure", "baseline")
+)
+"""The case whose counts are worse than stored, judged in parts."""
+
+
+@dataclass
+class Edited(Stored):
+    """A copy in which each stored file was changed in one way; sessions on it without and with CI."""
+
+    in_ci: Done
+
+
 @pytest.fixture(scope="module")
-def edited(stored: Stored) -> dict[str, Done]:
-    """The sessions without and with CI, after the stored files have been changed in one way each."""
+def edited(stored: Stored, tmp_path_factory: pytest.TempPathFactory) -> Edited:
+    directory = tmp_path_factory.mktemp("edited") / "project"
+    shutil.copytree(stored.directory, directory, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = Stored(project(directory, test_parts=PARTS), stored.done)
 
     def edit(name: str, before: str, after: str) -> None:
-        text = stored.path(name).read_text()
+        text = copy.path(name).read_text()
         assert before in text
-        stored.path(name).write_text(text.replace(before, after))
+        copy.path(name).write_text(text.replace(before, after))
 
     kernels = '"piecewise.kernels": {"gate": "exact", "value": %d}'
     edit("worse", kernels % 3, kernels % 2)
     edit("better", kernels % 3, kernels % 4)
     edit("corrupt", "{", "<<<<<<< HEAD\n{")
-    stored.path("new").unlink()
-    arguments = (*IN_PROCESS, "-v", "--piecewise-report=out", "--deselect", f"test_counts.py::{id_of('wrong')}")
-    return {ci: run_pytest(stored.directory, *arguments, **({"CI": ci} if ci else {}), **FAST) for ci in ("", "true")}
+    copy.path("new").unlink()
+    arguments = (*IN_PROCESS, "-v", "-rs", "--deselect", f"test_counts.py::{id_of('wrong')}")
+    done = run_pytest(directory, *arguments, **FAST)
+    return Edited(directory, done, run_pytest(directory, *arguments, "--piecewise-report=out", CI="true", **FAST))
 
 
 def shown(done: Done, name: str) -> str:
@@ -832,57 +873,66 @@ def shown(done: Done, name: str) -> str:
     return found[1]
 
 
-def test_counts_are_judged_against_their_baselines(edited: dict[str, Done], stored: Stored) -> None:
-    done = edited[""]
-    assert outcomes(done) == {
-        id_of("same"): "passed",
-        id_of("worse"): "failed",
-        id_of("better"): "passed",
-        id_of("new"): "passed",
-        id_of("corrupt"): "failed",
+def test_counts_are_judged_against_their_baselines(edited: Edited) -> None:
+    done = edited.done
+    found = outcomes(done)
+    assert {name: found[id_of(name)] for name in NAMES} == {
+        "same": "passed",
+        "worse": "failed",
+        "better": "passed",
+        "new": "passed",
+        "corrupt": "failed",
     }, done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "FAIL baseline: piecewise.kernels: 2 -> 3\n" in shown(done, "worse")
     assert "-> if this is intended: pytest --piecewise --piecewise-update" in shown(done, "worse")
-    assert f"FAIL baseline: {stored.path('corrupt')}:1: expected JSON, found Expecting value; restore it from git" in (
-        shown(done, "corrupt")
-    )
+    corrupt = f"FAIL baseline: {edited.path('corrupt')}:1: expected JSON, found Expecting value; restore it from git"
+    assert corrupt in shown(done, "corrupt")
     verdict = dict(re.findall(r"(\w+)-stand_in-float32 +piecewise .* (ok|STALE|NEW|FAIL baseline)\n", done.stdout))
     assert verdict == {
-        "same": "ok", "worse": "FAIL baseline", "better": "STALE", "new": "NEW", "corrupt": "FAIL baseline"
-    }  # fmt: skip
+        "same": "ok",
+        "worse": "FAIL baseline",
+        "better": "STALE",
+        "new": "NEW",
+        "corrupt": "FAIL baseline",
+    }
 
 
-def test_missing_baseline_is_red_only_with_ci(edited: dict[str, Done], stored: Stored) -> None:
-    done = edited["true"]
-    assert outcomes(done) == outcomes(edited[""]) | {id_of("new"): "failed"}
-    assert f"NEW baseline: no baseline {stored.path('worse').parent}/new-stand_in-float32.json" in shown(done, "new")
+def test_baseline_fails_apart_from_the_other_checks(edited: Edited) -> None:
+    found = outcomes(edited.done)
+    assert {name: found[id_of(f"part_{name}")] for name in ("equivalence", "structure", "baseline")} == {
+        "equivalence": "passed",
+        "structure": "passed",
+        "baseline": "failed",
+    }
+    assert "FAIL baseline: piecewise.kernels: 2 -> 3\n" in shown(edited.done, "part_baseline")
+
+
+def test_missing_baseline_is_red_only_with_ci(edited: Edited) -> None:
+    done = edited.in_ci
+    assert outcomes(done) == outcomes(edited.done) | {id_of("new"): "failed"}
+    assert f"NEW baseline: no baseline {edited.path('worse').parent}/new-stand_in-float32.json" in shown(done, "new")
     assert "-> pytest --piecewise --piecewise-update" in shown(done, "new")
-    report = read_report(stored.directory)
     findings = {
         result["case"]["name"]: item["summary"]
-        for result in report["results"]
+        for result in read_report(edited.directory)["results"]
         for item in result["findings"]
         if item["check"] == "baseline"
     }
     assert findings["better"] == "piecewise.kernels: 4 -> 3"
-    assert not stored.files.keys() & {"new-stand_in-float32.json"}  # judged, not written
+    assert "new-stand_in-float32.json" not in edited.files  # judged, not written
 
 
-def test_baseline_fails_apart_from_the_other_checks(edited: dict[str, Done], stored: Stored) -> None:
-    parts = ("equivalence", "structure", "baseline")
-    source = "".join(
-        case(part, "counted:WORSE", f"piecewise.check_{part}()", engine="stand_in", dtype="float32") for part in parts
-    )
-    directory = project(stored.directory, test_parts=source)
-    done = run_pytest(directory, *IN_PROCESS, "-v", "test_parts.py", **FAST)
-    assert outcomes(done) == {
-        "test_equivalence[stand_in-float32]": "passed",
-        "test_structure[stand_in-float32]": "passed",
-        "test_baseline[stand_in-float32]": "failed",
+def test_update_stores_what_has_changed(edited: Edited, stored: Stored, tmp_path: Path) -> None:
+    directory = tmp_path / "project"
+    shutil.copytree(edited.directory, directory, ignore=shutil.ignore_patterns("__pycache__"))
+    done = run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update", "test_counts.py", **FAST)
+    assert outcomes(done) == outcomes(stored.done)
+    assert "baselines: 4 written, 1 unchanged, of 6 case(s)" in done.stdout
+    updated = Stored(directory, done)
+    assert {name: path.read_text() for name, path in updated.files.items()} == {
+        name: path.read_text() for name, path in stored.files.items()
     }
-    assert "FAIL baseline: piecewise.kernels: 2 -> 3" in done.stdout
-    (directory / "test_parts.py").unlink()
 
 
 def test_update_is_refused_where_ci_is_set(tmp_path: Path) -> None:

@@ -39,12 +39,13 @@ def _seeded(model: Model, seed: int) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 - slow to import, and optional
 
     llm = declared_llm(model)
-    if isinstance(llm.config, str):
-        config = AutoConfig.from_pretrained(llm.config)
-    else:
-        config = AutoConfig.for_model(**llm.config)
+    config = AutoConfig.for_model(**llm.values)
     torch.manual_seed(seed)
-    made = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    classes: Any = AutoModelForCausalLM
+    # Attention and experts in plain operations, which float64 has.
+    made = classes.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    )
     initialise(made.named_parameters(), torch.Generator().manual_seed(seed))
     return made
 

@@ -17,8 +17,7 @@ from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-"""Largest relative error of rounding to a dtype (for bfloat16 with its 8 significant bits: 2**-8, one unit in the last
-place of the significand's half step, taken generously as in `docs/tolerances.md`)."""
+"""Largest relative error of rounding to a dtype: half its epsilon."""
 
 _PINNED_INDUCTOR = {
     "max_autotune": False,

@@ -33,7 +33,7 @@ from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, M
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
-PERTURBATIONS = 2
+PERTURBATIONS = 3
 """How many perturbed runs of the reference measure how well a result is defined."""
 
 

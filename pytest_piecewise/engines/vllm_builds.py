@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -169,16 +169,8 @@ def make_config(request: Request) -> VllmConfig:
         inductor_compile_config={name: as_pass(value) for name, value in inductor_patches(model).items()},
     )
     config = VllmConfig(compilation_config=made)
-    for name, wanted in asked.items():
-        found = getattr(config.compilation_config, name)
-        if found != wanted:
-            raise BuildError(
-                _ANSWERED_BY[name],
-                f"vLLM was asked for {name}={_shown(wanted)} and made it {_shown(found)}",
-                action="with empty splitting_ops vLLM makes no piecewise graphs: name the ops that stay eager"
-                if not model.splitting_ops
-                else "vLLM's log says why; change what it objects to",
-            )
+    action = "with empty splitting_ops vLLM makes no piecewise graphs: name the ops that stay eager"
+    refuse_changes(asked, config, "" if model.splitting_ops else action)
     if made_for == "piecewise":
         # vLLM drops the sizes where there is no model_config (`VllmConfig._set_cudagraph_sizes`), as for a bare module.
         config.compilation_config.cudagraph_capture_sizes = list(model.capture_sizes)
@@ -189,6 +181,18 @@ def make_config(request: Request) -> VllmConfig:
 def as_pass(value: Any) -> Any:
     """Graph passes as vLLM's pass manager takes them; it does so itself only for passes that are given by name."""
     return value if isinstance(value, InductorPass) or not callable(value) else CallableInductorPass(value)
+
+
+def refuse_changes(asked: Mapping[str, Any], config: VllmConfig, action: str = "") -> None:
+    """What vLLM makes of a configuration other than was asked for would otherwise be built without a word."""
+    for name, wanted in asked.items():
+        found = getattr(config.compilation_config, name)
+        if found != wanted:
+            raise BuildError(
+                _ANSWERED_BY[name],
+                f"vLLM was asked for {name}={_shown(wanted)} and made it {_shown(found)}",
+                action=action or "vLLM's log says why; change what it objects to",
+            )
 
 
 _ANSWERED_BY = {"mode": "compiles", "splitting_ops": "splitting_ops", "cudagraph_mode": "captures"}

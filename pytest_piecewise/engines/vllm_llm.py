@@ -27,19 +27,19 @@ from pytest_piecewise import protocol
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Request, tasks
-from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.builds import CompileWatch, counts_from, inductor_patches, refusals
 from pytest_piecewise.engines.checkpoint import declared_llm, write_checkpoint
+from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.prepare import make_inputs, pinned_numerics
-from pytest_piecewise.engines.vllm_builds import as_pass, observed, refuse_platform
+from pytest_piecewise.engines.vllm_builds import as_pass, observed, refuse_changes, refuse_platform
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Settings
+from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -60,7 +60,8 @@ def run_variant(case: Case, variant: str, settings: Settings, folder: Path, on_p
             outputs, repeated, greedy = _perform(build, request, _steps(model, settings.seed))
             torch.save(outputs, folder / f"{variant}.pt")
             save_greedy(folder, variant, greedy)
-            findings = [*bits_findings([repeated]), *_structure(build, model, variant, len(outputs))]
+            structure = _structure(build, model, variant, len(outputs))
+            findings = [*bits_findings([repeated]), *structure, *build.unreported()]
             return BuildRecord(
                 variant=variant,
                 outcome="ok",
@@ -168,19 +169,29 @@ class LlmBuild:
         with request.meter.phase("startup"), self._watched() as lines, refusals():
             self._llm = LLM(model=str(checkpoint), **self._arguments())
         self.config = self._llm.llm_engine.vllm_config
-        made = self.config.compilation_config
-        on_gpu = request.device.type == "cuda"
-        self.graph_kind = "cuda graphs" if on_gpu and made.cudagraph_mode != CUDAGraphMode.NONE else ""
+        refuse_changes(asked_of_vllm(request), self.config)
+        graphs = self.config.compilation_config.cudagraph_mode
+        self.graph_kind = "cuda graphs" if request.device.type == "cuda" and graphs != CUDAGraphMode.NONE else ""
         self._tally()
         self.startup = startup_metrics(self.config, lines, self._evidence.captures)
-        self.notes = (
-            f"mode {made.mode.name}, CUDA graphs {made.cudagraph_mode.name}, backend {made.backend or 'inductor'}",
-            *absent(self.startup, self._reasons()),
-        )
         self._watch.warm()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the default is here, which the case does not decide."""
+        made = self.config.compilation_config
+        chosen = f"mode {made.mode.name}, backend {made.backend or 'none'}, CUDA graphs {made.cudagraph_mode.name}"
+        return (f"vLLM's default is {chosen}",) if self.variant == "default" else ()
+
+    def unreported(self) -> list[Finding]:
+        """What of the start-up table there is no number for, with the reasons."""
+        return [
+            Finding(check="cost", status=Status.SKIP, variant=self.variant, summary=line)
+            for line in absent(self.startup, self._reasons())
+        ]
+
     def _reasons(self) -> dict[str, str]:
-        made, why = self.config.compilation_config, {}
+        made, why = self.config.compilation_config, dict[str, str]()
         if made.mode != CompilationMode.VLLM_COMPILE:
             reason = f"mode {made.mode.name} does not compile through vLLM's backend"
             why |= dict.fromkeys(("compile", "compile_dynamo", "compile_inductor"), reason)
@@ -287,22 +298,31 @@ class LlmBuild:
 
 
 def compilation(request: Request) -> CompilationConfig:
-    """vLLM's mode for a variant: NONE, one graph, or pieces; with CUDA graphs where there is a GPU."""
-    model, on_gpu = request.model, request.device.type == "cuda"
-    graphs = CUDAGraphMode.NONE
-    asked: dict[str, Any] = {"mode": CompilationMode.NONE}
+    """The configuration of a variant: what is asked of vLLM, and how it is to compile."""
+    model, more = request.model, dict[str, Any]()
     if request.variant != "eager":
-        asked = {"mode": CompilationMode.VLLM_COMPILE, "backend": "inductor"}
-        asked["dynamic_shapes_config"] = DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes))
-        asked["inductor_compile_config"] = {name: as_pass(value) for name, value in inductor_patches(model).items()}
-    if request.variant == "full":
-        asked["splitting_ops"], graphs = [], CUDAGraphMode.FULL
-    elif request.variant == "piecewise":
-        asked |= {"splitting_ops": list(model.splitting_ops)} if model.splitting_ops else {}
-        graphs = CUDAGraphMode.PIECEWISE
-    if on_gpu and request.variant != "eager":
-        asked["cudagraph_capture_sizes"] = list(model.capture_sizes)
-    return CompilationConfig(cudagraph_mode=graphs if on_gpu else CUDAGraphMode.NONE, **asked)
+        more = {
+            "backend": "inductor",
+            "dynamic_shapes_config": DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
+            "inductor_compile_config": {name: as_pass(value) for name, value in inductor_patches(model).items()},
+        }
+        if request.device.type == "cuda":
+            more["cudagraph_capture_sizes"] = list(model.capture_sizes)
+    return CompilationConfig(**asked_of_vllm(request), **more)
+
+
+def asked_of_vllm(request: Request) -> dict[str, Any]:
+    """vLLM's mode for a variant: NONE, one graph, or pieces; with CUDA graphs where there is a GPU. Nothing by default."""
+    on_gpu, none = request.device.type == "cuda", CUDAGraphMode.NONE
+    ops = {"splitting_ops": list(request.model.splitting_ops)} if request.model.splitting_ops else {}
+    mode, full, piecewise = CompilationMode.VLLM_COMPILE, CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
+    asked: dict[str, dict[str, Any]] = {
+        "eager": {"mode": CompilationMode.NONE, "cudagraph_mode": none},
+        "full": {"mode": mode, "cudagraph_mode": full if on_gpu else none, "splitting_ops": []},
+        "piecewise": {"mode": mode, "cudagraph_mode": piecewise if on_gpu else none, **ops},
+        "default": {},
+    }
+    return asked[request.variant]
 
 
 def _rows(rows: Any) -> torch.Tensor:

@@ -30,28 +30,25 @@ TABLE = (
 """The start-up table, in the order in which things happen."""
 
 
-class _Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the text."""
-        self.lines.append(record.getMessage())
-
-
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """Within it, the lines that vLLM logs at level INFO or above."""
-    logger, handler = logging.getLogger("vllm"), _Lines()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(min(level or logging.INFO, logging.INFO))
+    """Within it, the lines that vLLM logs. vLLM sets up its handlers when it starts, so that one of ours would be lost."""
+    lines: list[str] = []
+    make, listening = logging.getLogRecordFactory(), True
+
+    def noted(*arguments: Any, **options: Any) -> logging.LogRecord:
+        record = make(*arguments, **options)
+        if listening and record.name.startswith("vllm"):
+            lines.append(record.getMessage())
+        return record
+
+    logging.setLogRecordFactory(noted)
     try:
-        yield handler.lines
+        yield lines
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+        listening = False
+        if logging.getLogRecordFactory() is noted:  # vLLM may meanwhile have put one of its own round it
+            logging.setLogRecordFactory(make)
 
 
 def startup_metrics(config: Any, lines: list[str], captured: int) -> tuple[Metric, ...]:
@@ -79,10 +76,9 @@ def _from_lines(lines: list[str]) -> dict[str, tuple[float, str]]:
 
 
 def absent(metrics: tuple[Metric, ...], why: Mapping[str, str]) -> list[str]:
-    """Of the start-up table what was not reported, each with the reason: `why`, or that vLLM did not say."""
-    given = {metric.name for metric in metrics}
-    return [
-        f"{name} is not in the start-up table: {why.get(name, 'vLLM did not report it')}"
-        for name in TABLE
-        if name not in given
-    ]
+    """What the start-up table lacks, one line per reason: `why`, or that vLLM did not say."""
+    given, reasons = {metric.name for metric in metrics}, dict[str, list[str]]()
+    for name in TABLE:
+        if name not in given:
+            reasons.setdefault(why.get(name, "not reported by vLLM"), []).append(name)
+    return [f"no {', '.join(names)}: {reason}" for reason, names in reasons.items()]

@@ -55,7 +55,7 @@ def summary_table(results: Sequence[CaseResult]) -> list[str]:
     rows: list[tuple[str, ...]] = [COLUMNS]
     for result in sorted(results, key=lambda item: (ORDER.index(item.status), item.case.id)):
         for build in result.builds:
-            if build.variant in ("eager", "full", "piecewise"):
+            if build.variant not in ("reference", "comparison"):
                 rows.append(_row(result, build))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     notes = [f"note: {r.case.id}: {clean(note)}" for r in results for build in r.builds for note in build.notes]
@@ -64,8 +64,9 @@ def summary_table(results: Sequence[CaseResult]) -> list[str]:
 
 def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
     mine = [item for item in result.findings if item.variant == build.variant]
-    if build.variant == "piecewise":  # what is said of the whole case belongs to the last row
-        mine += [item for item in result.findings if item.variant not in ("eager", "full", "piecewise")]
+    if build.variant == "piecewise":  # what is said of the whole case belongs to one row
+        others = {item.variant for item in result.builds} - {"reference", "comparison"}
+        mine += [item for item in result.findings if item.variant not in others]
     failed = list(dict.fromkeys(item.check for item in mine if item.status is Status.FAIL))
     other = next((str(s) for s in (Status.NEW, Status.STALE) if any(item.status is s for item in mine)), "ok")
     ratios = [
