@@ -224,7 +224,9 @@ def find_model(reference: str, file: str = "") -> Model:
             )
         value = getattr(value, part)
     if not isinstance(value, Model):
-        raise ModelError(f"expected {reference} to be a pytest_piecewise.Model, found a {type(value).__name__}")
+        raise ModelError(
+            f"expected {reference} to be a pytest_piecewise.Model, found {type(value).__name__}; name a Model"
+        )
     return value
 
 
@@ -236,7 +238,7 @@ def _import(name: str, file: str) -> ModuleType:
         module = importlib.import_module(name)
         if not file or _same_file(module, file):
             return module
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         if not file:
             raise ModelError(
                 f"expected an importable module {name!r}, found {type(error).__name__}: {error}; "

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_piecewise.byhand import LiveBuild
-    from pytest_piecewise.session import Piecewise, PiecewiseSession
+    from pytest_piecewise.items import Piecewise
+    from pytest_piecewise.session import PiecewiseSession
 
 TIER_FLAGS = {"--piecewise": "fastcheck"} | {f"--piecewise={tier}": tier for tier in ("fastcheck", "full", "nightly")}
 BUILD_FIXTURES = ("eager_build", "full_build", "piecewise_build")

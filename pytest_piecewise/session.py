@@ -13,89 +13,14 @@ import pytest
 from pytest_piecewise import baselines
 from pytest_piecewise.errors import PiecewiseError
 from pytest_piecewise.hooks import find_engine, manager
+from pytest_piecewise.items import RESULTS, ModelItem, Piecewise
+from pytest_piecewise.live import LiveLine
 from pytest_piecewise.models import Model, find_model, locate
 from pytest_piecewise.records import TIERS, Case, CaseResult, Finding, Report, Settings, Status, from_plain, to_plain
 from pytest_piecewise.reports import document, startup, terminal
-from pytest_piecewise.runner import Children, InProcess, Worker, probe, run_case, skip_case
+from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
-
-STRUCTURE = (
-    "graphs", "graph_breaks", "recompiles", "splitting_ops", "pieces", "compiles", "executed", "captures", "replays",
-    "covered_sizes", "addresses",
-)  # fmt: skip
-"""Checks of `check_structure`; `baseline` and `cost` are those of `check_baseline`, all others of `check_equivalence`."""
-
-_RESULTS = pytest.StashKey[list[CaseResult]]()
-
-
-class Piecewise:
-    """One case, in a test's hands. It is run when first asked for, and once per session."""
-
-    def __init__(self, session: PiecewiseSession, item: pytest.Item, case: Case) -> None:
-        self._session, self._item, self.case = session, item, case
-
-    @property
-    def result(self) -> CaseResult:
-        """Everything that was found and measured, whether it passed or not."""
-        result = self._session.result(self.case)
-        kept = self._item.stash.setdefault(_RESULTS, [])
-        if result not in kept:
-            kept.append(result)
-        return result
-
-    def check(self) -> None:
-        """Fails the test if any check failed."""
-        self._judge(lambda name: True)
-
-    def check_equivalence(self) -> None:
-        """Fails the test if the variants disagree, or could not be built."""
-        self._judge(lambda name: name not in (*STRUCTURE, "baseline", "cost"))
-
-    def check_structure(self) -> None:
-        """Fails the test if something else was traced, split, compiled or captured than should be."""
-        self._judge(lambda name: name in (*STRUCTURE, "build"))
-
-    def check_baseline(self) -> None:
-        """Fails the test if counts are worse than their baseline."""
-        self._judge(lambda name: name in ("baseline", "cost", "build"))
-
-    def _judge(self, concerns: Any) -> None:
-        result = self.result
-        findings = [item for item in result.findings if concerns(item.check)]
-        if any(self._fails(item) for item in findings):
-            pytest.fail(terminal.failure_text(result, findings, self._repeat()), pytrace=False)
-        # That something could be built is no answer to what was asked.
-        said = [item for item in findings if (item.check, item.status) != ("build", Status.PASS)]
-        if all(item.status is Status.SKIP for item in said):
-            pytest.skip("; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in said)))
-
-    def _fails(self, item: Finding) -> bool:
-        return item.status is Status.FAIL or (item.status is Status.NEW and self._session.settings.strict)
-
-    def _repeat(self) -> str:
-        options = self._session.given(("engine", "device", "dtype"))
-        if self._session.settings.seed:
-            options["seed"] = self._session.settings.seed
-        what = f"'{self._item.nodeid}'"
-        if isinstance(self._item, ModelItem):
-            what, options["dtype"] = f"--piecewise-model {self.case.model}", self.case.dtype
-        given = "".join(f" --piecewise-{name} {value}" for name, value in options.items())
-        return f"pytest --piecewise={self.case.tier}{given} {what}"
-
-
-class ModelItem(pytest.Item):
-    """A test without a test file: one case of a `--piecewise-model`."""
-
-    case: Case
-
-    def runtest(self) -> None:
-        """Every check."""
-        session: PiecewiseSession = self.config.pluginmanager.getplugin("piecewise-session")
-        Piecewise(session, self, self.case).check()
-
-    def reportinfo(self) -> tuple[Path, None, str]:
-        """Shown under the model's name."""
-        return self.config.rootpath, None, self.name
+from pytest_piecewise.workers import Children, InProcess, Worker
 
 
 class PiecewiseSession:
@@ -116,7 +41,7 @@ class PiecewiseSession:
         self._own_models = [*self._table.get("models", []), *config.getoption("piecewise_models")]
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
-        self._live = _LiveLine(config)
+        self._live = LiveLine(config)
 
     @property
     def engine(self) -> str:
@@ -285,8 +210,8 @@ class PiecewiseSession:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         """Puts the records on the report, which is what xdist carries to the controller."""
         report = yield
-        if call.when == "call" and item.stash.get(_RESULTS, None):
-            report.piecewise = [to_plain(result) for result in item.stash[_RESULTS]]
+        if call.when == "call" and item.stash.get(RESULTS, None):
+            report.piecewise = [to_plain(result) for result in item.stash[RESULTS]]
         return report
 
     # The controller alone
@@ -354,38 +279,6 @@ class PiecewiseSession:
         """Ends children and server."""
         while self._workers:
             self._workers.popitem()[1].close()
-
-
-class _LiveLine:
-    """One line on a terminal that is overwritten while a build runs; nothing anywhere else."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._length = 0
-
-    def tick(self, case: Case) -> Any:
-        """The function that the runner tells about progress."""
-
-        def on_tick(variant: str, phase: str, seconds: float) -> None:
-            text = f"{case.id}: {variant} {phase}".rstrip() + f", {seconds:.1f} s"
-            self._write(text)
-
-        return on_tick
-
-    def clear(self) -> None:
-        """Leaves the line as it was found."""
-        if self._length:
-            self._write("")
-            self._length = 0
-
-    def _write(self, text: str) -> None:
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or not reporter.isatty or hasattr(self._config, "workerinput"):
-            return
-        writer = self._config.get_terminal_writer()
-        text = terminal.clean(text)[: writer.fullwidth - 1]
-        writer.write("\r" + text.ljust(self._length) + ("\r" if not text else ""), flush=True)
-        self._length = len(text)
 
 
 def _options(config: pytest.Config) -> dict[str, Any]:

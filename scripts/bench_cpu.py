@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pytest_piecewise.records import BuildRecord, Case, Settings, to_plain
-from pytest_piecewise.runner import Children
+from pytest_piecewise.workers import Children
 
 TINY = Case(model="suites.fastcheck.test_llama:TINY_LLAMA", name="tiny-llama")
 DEEP = Case(model="suites.fastcheck.test_llama:DEEP_LLAMA", name="deep-llama")

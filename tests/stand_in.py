@@ -91,7 +91,7 @@ def piecewise_engine(name: str) -> StandIn | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_piecewise.runner import Children
+    from pytest_piecewise.workers import Children
 
     warm_up = Children._warm_up
     Children._warm_up = lambda self, what, on_tick: warm_up(self, "imports", on_tick)

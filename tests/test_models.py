@@ -51,7 +51,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"inputs": None}, "Model 'tiny': expected `inputs` to be callable, found None; pass a function"),
     (
         {"splitting_ops": "toy::attention"},
-        "Model 'tiny': expected a tuple of names in splitting_ops, found the string 'toy::attention'; write ('toy::attention',)",
+        "Model 'tiny': expected a tuple of names in splitting_ops, found the string 'toy::attention'; "
+        "write ('toy::attention',)",
     ),
     (
         {"splitting_ops": ("toy.attention",)},
@@ -176,7 +177,7 @@ def test_model_is_found_by_its_reference() -> None:
             f"{__name__}:HEER",
             f"expected a Model named 'HEER' in module '{__name__}', found the models HERE; check the spelling",
         ),
-        (f"{__name__}:NOT_A_MODEL", f"expected {__name__}:NOT_A_MODEL to be a pytest_piecewise.Model, found a int"),
+        (f"{__name__}:NOT_A_MODEL", f"expected {__name__}:NOT_A_MODEL to be a pytest_piecewise.Model, found int; name a Model"),
     ],
 )
 def test_reference_that_leads_nowhere_is_refused(reference: str, message: str) -> None:

@@ -18,7 +18,8 @@ import pytest
 
 from pytest_piecewise import Case, PiecewiseError, Status
 from pytest_piecewise.records import BuildRecord, Settings, to_plain
-from pytest_piecewise.runner import Children, InProcess, Worker, run_case
+from pytest_piecewise.runner import run_case
+from pytest_piecewise.workers import Children, InProcess, Worker
 from tests.running import ROOT, environment
 
 MODELS = """
@@ -377,7 +378,8 @@ INITIALISED = """
 
     from pytest_piecewise import Case
     from pytest_piecewise.records import Settings
-    from pytest_piecewise.runner import Children, run_case
+    from pytest_piecewise.runner import run_case
+    from pytest_piecewise.workers import Children
 
     children = Children()
     case = Case(model="tests.planted.models:CLEAN", name="clean", device="cuda")

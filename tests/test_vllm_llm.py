@@ -141,10 +141,19 @@ def test_startup_table_is_printed(session: tuple[str, dict[str, Any]]) -> None:
     table = session[0].partition("start-up of clean-llm-vllm-llm-float32")[2]
     assert re.match(r" +eager +full +piecewise +default +piecewise/full\n", table)
     assert re.search(r"\ncompile s +- +\d+\.\d\d +\d+\.\d\d +- +\d+\.\d\d\n", table)
-    for row in ("  of it Dynamo s", "  of it Inductor s", "KV cache GiB", "KV cache tokens", "KV cache blocks", "start-up s"):
+    for row in (
+        "  of it Dynamo s",
+        "  of it Inductor s",
+        "KV cache GiB",
+        "KV cache tokens",
+        "KV cache blocks",
+        "start-up s",
+    ):
         assert f"\n{row} " in table
     metrics = {b["variant"]: {m["name"] for m in b["metrics"]} for b in session[1]["clean-llm"]["builds"]}
     assert {"compile", "compile_dynamo", "compile_inductor", "kv_cache_blocks", "startup"} <= metrics["piecewise"]
     assert not {"capture", "captures", "graph_pool"} & metrics["piecewise"]  # absent, never zero
-    said = [i["summary"] for i in findings_of(session, "clean-llm") if (i["check"], i["variant"]) == ("cost", "piecewise")]
+    said = [
+        i["summary"] for i in findings_of(session, "clean-llm") if (i["check"], i["variant"]) == ("cost", "piecewise")
+    ]
     assert any(line.startswith("no capture, captures, graph_pool: ") for line in said)

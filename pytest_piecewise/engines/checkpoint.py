@@ -43,9 +43,7 @@ def _seeded(model: Model, seed: int) -> Any:
     torch.manual_seed(seed)
     classes: Any = AutoModelForCausalLM
     # Attention and experts in plain operations, which float64 has.
-    made = classes.from_config(
-        config, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
-    )
+    made = classes.from_config(config, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
     initialise(made.named_parameters(), torch.Generator().manual_seed(seed))
     return made
 

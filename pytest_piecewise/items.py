@@ -1,0 +1,92 @@
+"""A case in a test's hands: the `piecewise` fixture, and tests that need no test file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_piecewise.records import Case, CaseResult, Finding, Status
+from pytest_piecewise.reports import terminal
+
+if TYPE_CHECKING:
+    from pytest_piecewise.session import PiecewiseSession
+
+STRUCTURE = (
+    "graphs", "graph_breaks", "recompiles", "splitting_ops", "pieces", "compiles", "executed", "captures", "replays",
+    "covered_sizes", "addresses",
+)  # fmt: skip
+"""Checks of `check_structure`; `baseline` and `cost` are those of `check_baseline`, all others of `check_equivalence`."""
+
+RESULTS = pytest.StashKey[list[CaseResult]]()
+
+
+class Piecewise:
+    """One case, in a test's hands. It is run when first asked for, and once per session."""
+
+    def __init__(self, session: PiecewiseSession, item: pytest.Item, case: Case) -> None:
+        self._session, self._item, self.case = session, item, case
+
+    @property
+    def result(self) -> CaseResult:
+        """Everything that was found and measured, whether it passed or not."""
+        result = self._session.result(self.case)
+        kept = self._item.stash.setdefault(RESULTS, [])
+        if result not in kept:
+            kept.append(result)
+        return result
+
+    def check(self) -> None:
+        """Fails the test if any check failed."""
+        self._judge(lambda name: True)
+
+    def check_equivalence(self) -> None:
+        """Fails the test if the variants disagree, or could not be built."""
+        self._judge(lambda name: name not in (*STRUCTURE, "baseline", "cost"))
+
+    def check_structure(self) -> None:
+        """Fails the test if something else was traced, split, compiled or captured than should be."""
+        self._judge(lambda name: name in (*STRUCTURE, "build"))
+
+    def check_baseline(self) -> None:
+        """Fails the test if counts are worse than their baseline."""
+        self._judge(lambda name: name in ("baseline", "cost", "build"))
+
+    def _judge(self, concerns: Any) -> None:
+        result = self.result
+        findings = [item for item in result.findings if concerns(item.check)]
+        if any(self._fails(item) for item in findings):
+            pytest.fail(terminal.failure_text(result, findings, self._repeat()), pytrace=False)
+        # That something could be built is no answer to what was asked.
+        said = [item for item in findings if (item.check, item.status) != ("build", Status.PASS)]
+        if all(item.status is Status.SKIP for item in said):
+            pytest.skip("; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in said)))
+
+    def _fails(self, item: Finding) -> bool:
+        return item.status is Status.FAIL or (item.status is Status.NEW and self._session.settings.strict)
+
+    def _repeat(self) -> str:
+        options = self._session.given(("engine", "device", "dtype"))
+        if self._session.settings.seed:
+            options["seed"] = self._session.settings.seed
+        what = f"'{self._item.nodeid}'"
+        if isinstance(self._item, ModelItem):
+            what, options["dtype"] = f"--piecewise-model {self.case.model}", self.case.dtype
+        given = "".join(f" --piecewise-{name} {value}" for name, value in options.items())
+        return f"pytest --piecewise={self.case.tier}{given} {what}"
+
+
+class ModelItem(pytest.Item):
+    """A test without a test file: one case of a `--piecewise-model`."""
+
+    case: Case
+
+    def runtest(self) -> None:
+        """Every check."""
+        session: PiecewiseSession = self.config.pluginmanager.getplugin("piecewise-session")
+        Piecewise(session, self, self.case).check()
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Shown under the model's name."""
+        return self.config.rootpath, None, self.name
