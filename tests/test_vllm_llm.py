@@ -125,7 +125,7 @@ def test_captures_are_skipped_with_the_reason(session: tuple[str, dict[str, Any]
 
 @needs_vllm
 def test_dummy_weights_are_vacuous(session: tuple[str, dict[str, Any]]) -> None:
-    assert re.search(r"spread by 0\.0\d* .*, 0\.1 is needed", failed(session, "dummy-llm")["vacuity", "eager"])
+    assert re.search(r"spread by 0(\.0\d*)? .*, 0\.1 is needed", failed(session, "dummy-llm")["vacuity", "eager"])
 
 
 @needs_vllm

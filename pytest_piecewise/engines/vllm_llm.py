@@ -34,7 +34,7 @@ from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_
 from pytest_piecewise.engines.prepare import make_inputs, pinned_numerics
 from pytest_piecewise.engines.vllm_builds import as_pass, observed, refuse_changes, refuse_platform
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
-from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics
+from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
@@ -166,14 +166,14 @@ class LlmBuild:
         self._before = dict(vars(compilation_counter))
         with request.meter.phase("checkpoint"):
             checkpoint = write_checkpoint(request.model, request.seed)
-        with request.meter.phase("startup"), self._watched() as lines, refusals():
+        with request.meter.phase("startup"), self._watched() as lines, timed_captures() as seconds, refusals():
             self._llm = LLM(model=str(checkpoint), **self._arguments())
         self.config = self._llm.llm_engine.vllm_config
         refuse_changes(asked_of_vllm(request), self.config)
         graphs = self.config.compilation_config.cudagraph_mode
         self.graph_kind = "cuda graphs" if request.device.type == "cuda" and graphs != CUDAGraphMode.NONE else ""
         self._tally()
-        self.startup = startup_metrics(self.config, lines, self._evidence.captures)
+        self.startup = startup_metrics(self.config, lines, self._evidence.captures, seconds)
         self._watch.warm()
 
     @property

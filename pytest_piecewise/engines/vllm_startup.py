@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from unittest import mock
 
 from pytest_piecewise.records import Metric
 
@@ -51,14 +54,39 @@ def logged() -> Iterator[list[str]]:
             logging.setLogRecordFactory(make)
 
 
-def startup_metrics(config: Any, lines: list[str], captured: int) -> tuple[Metric, ...]:
-    """What was reported, and nothing else: `config` is the engine's `VllmConfig`, `captured` vLLM's count of captures."""
+@contextmanager
+def timed_captures() -> Iterator[list[float]]:
+    """Within it, how long vLLM's model runner captures; its log has whole seconds only."""
+    seconds: list[float] = []
+    with ExitStack() as stack:
+        for module in ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"):
+            with suppress(ImportError, AttributeError):  # the second one is newer than 0.26, and needs Triton
+                runner = importlib.import_module(module).GPUModelRunner
+                timed = _timed(runner.capture_model, seconds)
+                stack.enter_context(mock.patch.object(runner, "capture_model", timed))
+        yield seconds
+
+
+def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            seconds.append(time.perf_counter() - begin)
+
+    return timed
+
+
+def startup_metrics(config: Any, lines: list[str], captured: int, seconds: Sequence[float] = ()) -> tuple[Metric, ...]:
+    """What was reported, and nothing else: `config` is the engine's `VllmConfig`, `captured` vLLM's count of captures, and
+    `seconds` what they took."""
     found = {name: (value, kind) for name, (value, kind) in _from_lines(lines).items()}
-    seconds = config.compilation_config.compilation_time
-    if seconds:
-        found["compile"] = (seconds, "seconds")
+    if config.compilation_config.compilation_time:
+        found["compile"] = (config.compilation_config.compilation_time, "seconds")
     if captured:
         found["captures"] = (captured, "count")
+        found |= {"capture": (sum(seconds), "seconds")} if seconds else {}
     if config.cache_config.num_gpu_blocks:
         found["kv_cache_blocks"] = (config.cache_config.num_gpu_blocks, "capacity")
     return tuple(Metric(name=name, kind=found[name][1], value=found[name][0]) for name in TABLE if name in found)

@@ -54,7 +54,8 @@ LFM2 = small(
     "Lfm2ForCausalLM",
     layer_types=["conv", "full_attention", "conv"],
     block_auto_adjust_ff_dim=False,
-    conv_dim=64,  # vLLM reads what newer configs leave out
+    conv_dim=64,  # this and the next: vLLM reads what newer configs leave out
+    block_dim=64,
 )
 """Short convolutions and attention: two kinds of splitting ops in one graph."""
 

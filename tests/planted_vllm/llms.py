@@ -34,10 +34,10 @@ DUMMY = model(name="dummy-llm", arguments={"load_format": "dummy"})
 CHANGED = model(name="changed-llm", inductor_config={"post_grad_custom_post_pass": ChangedConstant()})
 
 
-def nightly(model: Any) -> Any:
-    return pytest.mark.piecewise(model, engine="vllm-llm", tier="nightly")(case(model, "vllm-llm"))
+@pytest.mark.piecewise(CLEAN, engine="vllm-llm", tier="nightly")
+def test_clean(piecewise: Any) -> None:
+    piecewise.check()
 
 
-test_clean = nightly(CLEAN)
 test_dummy = case(DUMMY, "vllm-llm")
 test_changed = case(CHANGED, "vllm-llm")
