@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_piecewise.hooks import find_engine
 from pytest_piecewise.models import Model
-from pytest_piecewise.records import Call, Counts, Settings
+from pytest_piecewise.records import Call, Case, Counts, Settings
+from pytest_piecewise.settings import chosen_dtypes
 
 if TYPE_CHECKING:
     from pytest_piecewise.engines import Build
@@ -55,10 +56,13 @@ class LiveBuild:
 
 
 @contextmanager
-def live_builds(settings: Settings, default_engine: str) -> Iterator[Callable[..., Callable[..., LiveBuild]]]:
+def live_builds(
+    settings: Settings, default_engine: str, skip: Callable[[str], NoReturn]
+) -> Iterator[Callable[..., Callable[..., LiveBuild]]]:
     """Within it, `builder(variant)` gives the function behind one of the `*_build` fixtures.
 
-    Caches are private to the test, numerics pinned, and everything is closed and reset at its end.
+    Caches are private to the test, numerics pinned, and everything is closed and reset at its end. `skip` is told why
+    an engine cannot build here.
     """
     import torch  # noqa: PLC0415 - only for tests that build
 
@@ -74,16 +78,20 @@ def live_builds(settings: Settings, default_engine: str) -> Iterator[Callable[..
 
     def builder(variant: str) -> Callable[..., LiveBuild]:
         def make(model: Model, *, dtype: str = "", engine: str = "", device: str = "") -> LiveBuild:
-            meter = Meter()
+            (name,), meter = chosen_dtypes(dtype or model.dtypes[0], ()), Meter()
+            case = Case(model="", name=model.name, engine=engine or default_engine, dtype=name, device=device or place)
+            maker = find_engine(case.engine)
+            if reason := maker.unsupported(case):
+                skip(reason)
             request = Request(
                 model=model,
                 variant=variant,
-                dtype=getattr(torch, dtype or model.dtypes[0]),
-                device=torch.device(device or place),
+                dtype=getattr(torch, case.dtype),
+                device=torch.device(case.device),
                 seed=settings.seed,
                 meter=meter,
             )
-            build = find_engine(engine or default_engine).build(request)
+            build = maker.build(request)
             builds.append(build)
             build.prepare()
             return LiveBuild(model, build, meter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -38,5 +39,7 @@ class LiveLine:
             return
         writer = self._config.get_terminal_writer()
         text = terminal.clean(text)[: writer.fullwidth - 1]
-        writer.write("\r" + text.ljust(self._length) + ("\r" if not text else ""), flush=True)
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+            writer.write("\r" + text.ljust(self._length) + ("\r" if not text else ""), flush=True)
         self._length = len(text)

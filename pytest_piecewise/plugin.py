@@ -139,7 +139,7 @@ def _live(request: pytest.FixtureRequest) -> Iterator[Any]:
     from pytest_piecewise.byhand import live_builds  # noqa: PLC0415 - imports torch
 
     with ExitStack() as stack:
-        yield stack.enter_context(live_builds(session.settings, session.engine))
+        yield stack.enter_context(live_builds(session.settings, session.engine, pytest.skip))
 
 
 @pytest.fixture

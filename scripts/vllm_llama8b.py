@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vllm_agreement import compare, report, startup_of
+
 MODES = ("eager", "none", "full", "piecewise", "default", "float32")
 """Without compile and graphs; without compile, one CUDA graph; one compiled graph; pieces; vLLM's own; the reference."""
 
@@ -54,7 +56,7 @@ TINY = LLAMA_8B | {
 }
 LENGTHS = (3, 9, 17, 33, 65, 130, 260, 300)
 """Of the prompts of a batch: together more tokens than vLLM captures, alone fewer."""
-NEW_TOKENS, TOP, ROUNDS, FACTOR = 12, 20, 2, 4.0
+NEW_TOKENS, TOP, ROUNDS = 12, 20, 2
 FORCED = "pytest_piecewise_forced"
 
 
@@ -72,7 +74,7 @@ def main() -> int:
             start(mode, options)
     results = {mode: found for mode in MODES if (found := read(out, mode))}
     verdicts = compare(results)
-    text = report(results, verdicts)
+    text = report(results, verdicts, MODES)
     (out / "report.md").write_text(text)
     (out / "report.json").write_text(json.dumps({"verdicts": verdicts, "startup": startup_of(results)}, indent=1))
     print(text)
@@ -107,6 +109,7 @@ def start(mode: str, options: argparse.Namespace) -> None:
         "VLLM_CACHE_ROOT": str(own / "vllm"),
         "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),
         "TRITON_CACHE_DIR": str(own / "triton"),
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, instead of most of a CPU's memory
         "HF_HUB_OFFLINE": "1",
         "PYTEST_PIECEWISE_CHILD": "1",  # on a CPU: vLLM compiles in pieces
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
@@ -281,133 +284,6 @@ def generate(llm: Any, batch: list[list[int]], more: list[dict[str, Any]]) -> li
 def plain(row: Any) -> dict[str, float]:
     """Log-probabilities by token, as JSON has them."""
     return {str(token): entry.logprob for token, entry in row.items()}
-
-
-# In the first process
-
-
-def compare(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every mode against the reference, within the error of eager."""
-    done = {mode: found for mode, found in results.items() if found.get("complete")}
-    if "eager" not in done:
-        return {}
-    reference = done.get("float32", done["eager"])
-    eager = errors(done["eager"], reference)
-    if reference is done["eager"]:
-        eager = [
-            differences(*pair)
-            for pair in zip(done["eager"]["rows"]["alone"], done["eager"]["rows"]["round 0"], strict=True)
-        ]
-        eager = [peak for sequence in eager for peak in sequence]
-        eager *= -(-positions(done["eager"]) // len(eager))
-    typical = sorted(eager)[int(0.9 * len(eager))]
-    verdicts = {"eager": vacuity(done["eager"], reference, typical)}
-    for mode, found in done.items():
-        if mode not in ("eager", reference["mode"]):
-            verdicts[mode] = verdict(found, done["eager"], reference, eager, typical)
-    return verdicts
-
-
-def errors(found: dict[str, Any], reference: dict[str, Any]) -> list[float]:
-    """Per position the largest difference of a log-probability, over the tokens that both give."""
-    return [
-        peak
-        for part, sequences in reference["rows"].items()
-        for mine, other in zip(found["rows"][part], sequences, strict=True)
-        for peak in differences(mine, other)
-    ]
-
-
-def differences(mine: list[dict[str, float]], other: list[dict[str, float]]) -> list[float]:
-    """A position without a common token differs without bounds."""
-    return [
-        max((abs(a[token] - b[token]) for token in a.keys() & b.keys()), default=float("inf"))
-        for a, b in zip(mine, other, strict=True)
-    ]
-
-
-def positions(found: dict[str, Any]) -> int:
-    """How many positions were scored."""
-    return sum(len(sequence) for sequences in found["rows"].values() for sequence in sequences)
-
-
-def vacuity(found: dict[str, Any], reference: dict[str, Any], typical: float) -> dict[str, Any]:
-    """Eager itself: not flat, and what it is judged by."""
-    spreads = sorted(max(row.values()) - min(row.values()) for sequence in found["rows"]["round 0"] for row in sequence)
-    median = spreads[len(spreads) // 2]
-    text = f"top {TOP} spread by {median:.3g}; typical error {typical:.3g} against {reference['mode']}"
-    return {"ok": median > 10 * typical, "summary": text}
-
-
-def verdict(
-    found: dict[str, Any], eager: dict[str, Any], reference: dict[str, Any], budget: list[float], typical: float
-) -> dict[str, Any]:
-    """One mode: no position beyond the budget that eager's error sets there, RMS error as eager's, greedy tokens equal."""
-    made = errors(found, reference)
-    ratios = [error / (FACTOR * max(own, typical, 1e-9)) for error, own in zip(made, budget, strict=True)]
-    rms, own_rms = ((sum(min(e, 1e3) ** 2 for e in items) / len(items)) ** 0.5 for items in (made, budget))
-    equal, tied, wrong = tokens(found, eager, 2 * FACTOR * max(typical, 1e-9))
-    beyond = sum(ratio > 1 for ratio in ratios)
-    summary = (
-        f"worst {max(ratios):.3g} x budget, {beyond} of {len(ratios)} positions beyond; RMS {rms:.3g}, eager {own_rms:.3g}; "
-        f"{equal} greedy tokens equal, {tied} sequences left at a near tie, {len(wrong)} otherwise"
-    )
-    return {
-        "ok": not beyond and not wrong and rms <= 2 * max(own_rms, typical),
-        "summary": summary,
-        "worst": max(ratios),
-        "rms": rms,
-        "eager_rms": own_rms,
-        "wrong_tokens": wrong[:10],
-    }
-
-
-def tokens(found: dict[str, Any], eager: dict[str, Any], tolerated: float) -> tuple[int, int, list[str]]:
-    """Greedy tokens equal to eager's, sequences that part at a near tie, and those that part elsewhere."""
-    equal, tied, wrong = 0, 0, []
-    for part, sequences in eager["greedy"].items():
-        for index, (mine, other) in enumerate(zip(found["greedy"][part], sequences, strict=True)):
-            pairs = zip(mine["tokens"], other["tokens"], strict=True)
-            first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-            equal += NEW_TOKENS if first is None else first
-            if first is None:
-                continue
-            row = other["rows"][first]
-            gap = row[str(other["tokens"][first])] - row.get(str(mine["tokens"][first]), -float("inf"))
-            tied += gap <= tolerated
-            if gap > tolerated:
-                wrong.append(f"{part}, sequence {index}, new token {first}: gap {gap:.3g}, tolerated {tolerated:.3g}")
-    return equal, tied, wrong
-
-
-def startup_of(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The numbers of the start-up table by mode and name."""
-    return {
-        mode: {"init": found["init_s"], **{item["name"]: item["value"] for item in found.get("startup", [])}}
-        for mode, found in results.items()
-    }
-
-
-def report(results: dict[str, dict[str, Any]], verdicts: dict[str, dict[str, Any]]) -> str:
-    """The start-up table with ratios to `full`, and the verdicts."""
-    from pytest_piecewise.reports.startup import ABSENT, ROWS
-
-    values = startup_of(results)
-    full = values.get("full", {})
-    lines = [f"| | {' | '.join(values)} |", "|---" * (len(values) + 1) + "|"]
-    for name, label, unit, form in (*ROWS, ("init", "LLM(...) s", 1.0, ".1f")):
-        cells = []
-        for mode, found in values.items():
-            cell = format(found[name] / unit, form) if name in found else ABSENT
-            compared = mode != "full" and name in found and full.get(name)
-            cells.append(f"{cell} ({found[name] / full[name]:.2f})" if compared else cell)
-        if any(cell != ABSENT for cell in cells):
-            lines.append(f"| {label.strip()} | {' | '.join(cells)} |")
-    lines += ["", "In brackets: over `full`. `-`: not reported.", ""]
-    lines += [f"- `{mode}`: {found.get('configuration', 'did not start')}" for mode, found in results.items()]
-    lines += ["", *(f"- `{mode}` {'agrees' if v['ok'] else 'FAILS'}: {v['summary']}" for mode, v in verdicts.items())]
-    missing = [mode for mode in MODES if not results.get(mode, {}).get("complete")]
-    return "\n".join([*lines, *([f"- not complete: {', '.join(missing)}; see their logs"] if missing else []), ""])
 
 
 if __name__ == "__main__":

@@ -177,7 +177,10 @@ def test_model_is_found_by_its_reference() -> None:
             f"{__name__}:HEER",
             f"expected a Model named 'HEER' in module '{__name__}', found the models HERE; check the spelling",
         ),
-        (f"{__name__}:NOT_A_MODEL", f"expected {__name__}:NOT_A_MODEL to be a pytest_piecewise.Model, found int; name a Model"),
+        (
+            f"{__name__}:NOT_A_MODEL",
+            f"expected {__name__}:NOT_A_MODEL to be a pytest_piecewise.Model, found int; name a Model",
+        ),
     ],
 )
 def test_reference_that_leads_nowhere_is_refused(reference: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -958,3 +959,37 @@ def test_platform_without_baselines_stays_green_also_in_ci(tmp_path: Path) -> No
         f"no baselines for platform {platform} in {directory}/baselines; to make some: pytest --piecewise --piecewise-update"
     )
     assert not (directory / "baselines").exists()
+
+
+def test_live_line_on_a_terminal_says_what_is_under_way(tmp_path: Path) -> None:
+    directory = configure(tmp_path, "tests.planted.engines")
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        command(directory, "--piecewise", "--piecewise-timeout=3", "--piecewise-model=tests.planted.models:HANG"),
+        cwd=directory,
+        env=environment(**FAST),
+        stdout=side,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(side)
+    written = b""
+    with suppress(OSError):  # which is how a terminal whose other side has closed ends
+        while data := os.read(main, 65536):
+            written += data
+    os.close(main)
+    assert process.wait() == 1
+    assert re.search(rb"\rhang-native-float32: eager model, [0-9.]+ s", written), written
+
+
+def test_build_by_an_engine_that_is_absent_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    source = """
+from tests.planted.models import CLEAN
+def test_absent(piecewise_build):
+    piecewise_build(CLEAN, engine="stand_in_absent")
+def test_bad(piecewise_build):
+    piecewise_build(CLEAN, dtype="float12")
+"""
+    done = run_pytest(project(tmp_path, test_absent=source), *STAND_IN, "-rs", **FAST)
+    assert "1 failed, 1 skipped" in done.stdout
+    assert "expected dtype float32, bfloat16, float16, found 'float12'" in done.stdout
+    assert "the engine is on holiday" in done.stdout
