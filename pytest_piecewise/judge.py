@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pytest_piecewise.compare import (
-    FACTOR,
     Reference,
     Scale,
     answer_comparison,
@@ -22,6 +21,7 @@ from pytest_piecewise.compare import (
 from pytest_piecewise.findings import bits_findings, describe_comparison, finding, further_comparisons
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Comparison, Finding, Status
+from pytest_piecewise.ties import chose_near_tie
 
 RMS_FACTOR = 2.0
 """Bound on the RMS error of an output over all calls, over eager's."""
@@ -276,31 +276,11 @@ def _tied_calls(evidence: Evidence, variant: str, scales: Mapping[str, Scale]) -
                 continue
             for name in (variant, "eager"):
                 found = evidence.variants[name][call.index].get(ids)
-                if found is not None and _chose_near_tie(
+                if found is not None and chose_near_tie(
                     found, reference[ids].value, reference[scores], scales[scores], evidence.unit
                 ):
                     tied.add(call.index)
     return tied
-
-
-def _chose_near_tie(found: torch.Tensor, expected: torch.Tensor, scores: Reference, scale: Scale, unit: float) -> bool:
-    """Whether choices differ, and the first that does, in order of the tensor, is a near tie of the reference.
-
-    Later ones may follow from it. Choices may lack the last dimension, as those of `argmax` do.
-    """
-    if found.shape != expected.shape or torch.equal(found, expected):
-        return False
-    if found.dim() == scores.value.dim() - 1:
-        found, expected = found.unsqueeze(-1), expected.unsqueeze(-1)
-    first = tuple((found != expected).nonzero()[0].tolist())
-    row, chosen, best = scores.value[first[:-1]], int(found[first]), int(expected[first])
-    if not 0 <= chosen < row.numel():
-        return False
-    finite = row[row.isfinite()]
-    norm = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    sensitivity = float(scores.sensitivity.expand(*scores.value.shape[:-1], 1)[first[:-1]])
-    gap = abs(float(row[chosen] - row[best]))
-    return gap <= 2 * FACTOR * max(sensitivity, max(scale.peak, unit) * norm)
 
 
 def _vacuity(evidence: Evidence) -> Finding:

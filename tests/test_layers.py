@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "settings",
         "split",
         "structure",
+        "ties",
     ),
     ("engines",),
     ("child", "server"),

@@ -49,15 +49,6 @@ GEMMA3 = small(
     tie_word_embeddings=True,
     query_pre_attn_scalar=32,
 )
-LFM2 = small(
-    "lfm2",
-    "Lfm2ForCausalLM",
-    layer_types=["conv", "full_attention", "conv"],
-    block_auto_adjust_ff_dim=False,
-    conv_dim=64,  # this and the next: vLLM reads what newer configs leave out
-    block_dim=64,
-)
-"""Short convolutions and attention: two kinds of splitting ops in one graph."""
 
 
 @pytest.mark.piecewise(LLAMA, engine="vllm-llm", tier="full")
@@ -82,9 +73,4 @@ def test_qwen3_moe(piecewise):
 
 @pytest.mark.piecewise(GEMMA3, engine="vllm-llm", tier="full")
 def test_gemma3(piecewise):
-    piecewise.check()
-
-
-@pytest.mark.piecewise(LFM2, engine="vllm-llm", tier="full")
-def test_lfm2(piecewise):
     piecewise.check()
