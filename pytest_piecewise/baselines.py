@@ -124,7 +124,7 @@ def _compare(stored: Mapping[str, int], counts: Mapping[str, int], path: Path) -
         before, now = stored.get(name), counts.get(name)
         if before == now:
             continue
-        lines.append(f"{name}: {before} -> {now}")
+        lines.append(f"{name}: stored {before}, now {now}")
         better = before is not None and now is not None and now < before and name.partition(".")[2] in LOWER_IS_BETTER
         if not better:
             status = Status.FAIL

@@ -69,7 +69,7 @@ def live_builds(
     from pytest_piecewise.engines import Request  # noqa: PLC0415
     from pytest_piecewise.engines.prepare import pinned_numerics  # noqa: PLC0415
     from pytest_piecewise.measure import Meter  # noqa: PLC0415
-    from pytest_piecewise.server import private_directories  # noqa: PLC0415
+    from pytest_piecewise.server import private_directories, quiet_trace_log  # noqa: PLC0415
 
     builds: list[Build] = []
     place = settings.device
@@ -102,6 +102,7 @@ def live_builds(
     with tempfile.TemporaryDirectory(prefix="piecewise-live-") as folder:
         try:
             private_directories(Path(folder))
+            quiet_trace_log()
             with pinned_numerics(settings.threads, torch.device(place)):
                 yield builder
         finally:

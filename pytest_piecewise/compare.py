@@ -128,8 +128,8 @@ def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> S
     peaks, squares, products, powers = [], [], 0.0, 0.0
     for expected, found in zip(reference, eager, strict=True):
         error, value = _rows(found.double() - expected.value), _rows(expected.value)
-        good = torch.isfinite(error).all(-1) & torch.isfinite(value).all(-1)
-        error, value = error[good], value[good]
+        finite = torch.isfinite(error) & torch.isfinite(value)
+        error, value = (torch.where(finite, tensor, 0.0)[finite.any(-1)] for tensor in (error, value))
         norm = _rms(value).clamp_min(1e-300)
         peaks.append(_amax(error.abs()).squeeze(-1) / norm)
         squares.append(_rms(error) / norm)

@@ -288,21 +288,26 @@ def _vacuity(evidence: Evidence) -> Finding:
     plain = [call for call in evidence.judged if not call.weights]
     inputs = [(a, b) for a in plain for b in plain if a.size == b.size and a.index < b.index and a.seed != b.seed]
     weights = [(a, b) for a in plain for b in evidence.judged if b.weights and a.size == b.size and a.seed == b.seed]
-    problems, least = [], math.inf
-    for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):
-        tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
-        for what, pairs in (("inputs", inputs), ("weights", weights)):
+    problems, still, least = [], [], math.inf
+    for what, pairs in (("inputs", inputs), ("weights", weights)):
+        shares, texts = [], []
+        for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):
+            tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
             alike = [pair for pair in pairs if _have_one_shape(evidence, name, *pair)]
             change = max((_relative_change(evidence, name, a, b) for a, b in alike), default=math.inf)
-            least = min(least, change / tolerated)
+            shares.append(change / tolerated)
             if change <= tolerated:
-                problems.append(
+                still.append(f"{name} does not follow the {what}")
+                texts.append(
                     f"{name} follows the {what} by only {change:.3g} (relative RMS), {tolerated:.3g} is needed"
                 )
+        least = min(least, max(shares, default=math.inf))
+        problems += texts if len(texts) == len(shares) else []
     if least == math.inf:
         reason = "no floating-point output, or no two calls to tell apart"
         return Finding(check="vacuity", status=Status.SKIP, variant="eager", summary=reason)
-    summary = f"outputs follow inputs and weights by at least {least:.3g} x what is needed to see a stale one"
+    summary = f"outputs follow inputs and weights by {least:.3g} x what is needed to see a stale one"
+    summary += f"; {', '.join(still)}" if still else ""
     action = (
         "give the model random weights of a sensible scale and inputs that matter: nothing wrong would be seen here"
     )

@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import importlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -188,6 +189,11 @@ def private_directories(folder: Path) -> None:
         (folder / name).mkdir(exist_ok=True)
         os.environ[variable] = str(folder / name)
     tempfile.tempdir = None
+
+
+def quiet_trace_log() -> None:
+    """Keeps torch's structured trace, hundreds of records a build, from the log that pytest shows with a failed test."""
+    logging.getLogger("torch.__trace").propagate = False
 
 
 def remove_directories(folder: Path) -> None:

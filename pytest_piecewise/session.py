@@ -36,6 +36,7 @@ class PiecewiseSession:
         try:
             self._table = read_table(config.rootpath)
             self.settings: Settings = make_settings(config.rootpath, self._table, _options(config))
+            manager()  # plugins that cannot be used are refused here
         except PiecewiseError as error:
             raise pytest.UsageError(str(error)) from error
         self._own_models = [*self._table.get("models", []), *config.getoption("piecewise_models")]
@@ -61,12 +62,16 @@ class PiecewiseSession:
         try:
             if mark is None or not mark.args:
                 raise PiecewiseError(
-                    f"{metafunc.definition.nodeid}: expected @pytest.mark.piecewise(MODEL) on a test that uses the "
+                    "expected @pytest.mark.piecewise(MODEL) on a test that uses the "
                     "`piecewise` fixture, found none; add it"
                 )
+            if unknown := mark.kwargs.keys() - {"engine", "dtype", "tier", "device"}:
+                raise PiecewiseError(
+                    f"@pytest.mark.piecewise has no {', '.join(sorted(unknown))}; expected engine, dtype, tier or device"
+                )
             cases = self._cases_of(mark.args[0], metafunc.module, **mark.kwargs)
-        except (PiecewiseError, TypeError) as error:
-            raise pytest.Collector.CollectError(str(error)) from error
+        except PiecewiseError as error:
+            raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from error
         metafunc.parametrize("piecewise", cases, indirect=True, ids=[f"{case.engine}-{case.dtype}" for case in cases])
 
     def _cases_of(

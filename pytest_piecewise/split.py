@@ -189,7 +189,9 @@ def _wire(value: object, position: dict[fx.Node, int]) -> object:
 def _describe_target(target: object) -> str:
     if isinstance(target, str):
         return target
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', None) or target}"
+    name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', None) or target}"
+    # Functions made by one function share a name but not what they close over.
+    return f"{name} {id(target)}" if "<locals>" in name or "<lambda>" in name else name
 
 
 def _describe_value(value: object) -> str:

@@ -33,7 +33,7 @@ from pytest_piecewise.records import (
     Status,
     from_plain,
 )
-from pytest_piecewise.server import private_directories, remove_directories
+from pytest_piecewise.server import private_directories, quiet_trace_log, remove_directories
 
 POLL_SECONDS = 0.05
 MEMORY_SHARE = 0.9
@@ -242,6 +242,7 @@ class InProcess:
         before = dict(os.environ)
         try:
             private_directories(folder)
+            quiet_trace_log()
             name = task.get("variant") or task["kind"]
             return from_plain(BuildRecord, work(task, folder, lambda phase: on_tick(name, phase, 0.0)))
         finally:

@@ -104,23 +104,23 @@ def test_nothing_counted_is_skipped(tmp_path: Path) -> None:
 
 
 JUDGED: list[tuple[str, dict[str, int], Status, str]] = [
-    ("more kernels", {"piecewise.kernels": 8}, Status.FAIL, "piecewise.kernels: 7 -> 8"),
-    ("fewer kernels", {"piecewise.kernels": 6}, Status.STALE, "piecewise.kernels: 7 -> 6"),
-    ("more pieces", {"piecewise.pieces": 4}, Status.FAIL, "piecewise.pieces: 3 -> 4"),
-    ("fewer pieces", {"piecewise.pieces": 2}, Status.FAIL, "piecewise.pieces: 3 -> 2"),
+    ("more kernels", {"piecewise.kernels": 8}, Status.FAIL, "piecewise.kernels: stored 7, now 8"),
+    ("fewer kernels", {"piecewise.kernels": 6}, Status.STALE, "piecewise.kernels: stored 7, now 6"),
+    ("more pieces", {"piecewise.pieces": 4}, Status.FAIL, "piecewise.pieces: stored 3, now 4"),
+    ("fewer pieces", {"piecewise.pieces": 2}, Status.FAIL, "piecewise.pieces: stored 3, now 2"),
     (
         "better and worse",
         {"piecewise.kernels": 6, "full.kernels": 5},
         Status.FAIL,
-        "full.kernels: 4 -> 5; piecewise.kernels: 7 -> 6",
+        "full.kernels: stored 4, now 5; piecewise.kernels: stored 7, now 6",
     ),
     (
         "better twice",
         {"piecewise.kernels": 6, "full.kernels": 3},
         Status.STALE,
-        "full.kernels: 4 -> 3; piecewise.kernels: 7 -> 6",
+        "full.kernels: stored 4, now 3; piecewise.kernels: stored 7, now 6",
     ),
-    ("metric that is new", {"piecewise.captures": 15}, Status.FAIL, "piecewise.captures: None -> 15"),
+    ("metric that is new", {"piecewise.captures": 15}, Status.FAIL, "piecewise.captures: stored None, now 15"),
 ]
 
 
@@ -146,7 +146,7 @@ def test_count_that_vanished_fails(tmp_path: Path) -> None:
     stored(tmp_path)
     counts = {name: value for name, value in COUNTS.items() if name != "piecewise.kernels"}
     found = judge(result(counts), tmp_path)
-    assert (found.status, found.summary) == (Status.FAIL, "piecewise.kernels: 7 -> None")
+    assert (found.status, found.summary) == (Status.FAIL, "piecewise.kernels: stored 7, now None")
 
 
 GOOD = json.dumps(

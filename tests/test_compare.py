@@ -22,7 +22,7 @@ from pytest_piecewise.compare import (
     scale_of,
 )
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
-from pytest_piecewise.engines.tasks import _row_change
+from pytest_piecewise.engines.lifted import row_change
 from pytest_piecewise.records import Call, Comparison
 
 CALL = Call(index=3, phase="reverse", size=512, padded_size=512, seed=4)
@@ -210,7 +210,7 @@ def test_sensitivity_is_one_number_per_row_whatever_the_shape() -> None:
     # A vector is one row: with a number per element, its RMS error would be held to the least sensitive of them.
     for shape in ((), (5,), (4, 5), (2, 4, 5)):
         value = torch.ones(shape, dtype=torch.float64)
-        change = _row_change(value, [value + 1, value])
+        change = row_change(value, value + 1)
         assert change.shape == (*shape[:-1], 1) if shape else change.numel() == 1
         assert change.unique().tolist() == [1.0]
 
@@ -219,7 +219,7 @@ def test_vector_with_one_sensitive_element_is_within_its_budget() -> None:
     value = torch.linspace(1, 2, 16, dtype=torch.float64)
     moved = value.clone()
     moved[3] += 0.5
-    reference = Reference(value, _row_change(value, [moved, value]))
+    reference = Reference(value, row_change(value, moved))
     found = value.float()
     found[3] += 0.4
     made = budget_comparison("full", CALL, "o", reference, value.float(), found, Scale(0.0, 0.0, 0.0), 2.0**-24)

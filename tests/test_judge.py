@@ -408,13 +408,23 @@ def test_outputs_that_follow_neither_inputs_nor_weights_are_vacuous(function: Fu
     assert found.action.startswith("give the model random weights of a sensible scale")
 
 
-def test_every_float_output_must_follow() -> None:
+def test_one_float_output_must_follow_and_the_others_are_named() -> None:
     def two(x: Tensor, weight: Tensor, call: Call) -> Outputs:
         return {"logits": x @ weight, "norm": torch.ones(call.size, 4, dtype=x.dtype)}
 
     found = verdicts(evidence(two))["vacuity", "eager"]
+    assert found.status is Status.PASS
+    assert found.summary.endswith("; norm does not follow the inputs, norm does not follow the weights")
+
+
+def test_outputs_of_which_none_follows_are_vacuous() -> None:
+    def flat(x: Tensor, weight: Tensor, call: Call) -> Outputs:
+        return {name: torch.ones(call.size, 4, dtype=x.dtype) for name in ("first", "second")}
+
+    found = verdicts(evidence(flat))["vacuity", "eager"]
     assert found.status is Status.FAIL
-    assert "logits" not in found.summary
+    assert "first follows the inputs by only 0" in found.summary
+    assert "second follows the weights by only 0" in found.summary
 
 
 def test_state_need_not_follow() -> None:

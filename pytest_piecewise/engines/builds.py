@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from pytest_piecewise.engines.prepare import (
     make_module,
     sized_inputs,
     state_tensors,
+    weight_storages,
 )
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.errors import BuildError
@@ -124,10 +126,11 @@ class PiecewiseBuild:
         with request.meter.phase("model"):
             self.module = make_module(request.model, request.dtype, request.device, request.seed)
         self._watch = CompileWatch(self._evidence)
-        self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack)
+        self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack, weights=weight_storages(self.module))
         self.graph_kind = self._stage.pool.kind
         self._compiled = compile_dynamic(self.module, self._backend(), request.model, self._evidence)
         self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
+        self._current = dummy_call(request.model.capture_sizes[-1])
 
     def _backend(self) -> Any:
         return PiecewiseBackend(self._evidence, self._request.model.splitting_ops, self._stage)
@@ -137,7 +140,7 @@ class PiecewiseBuild:
         request = self._request
         with preserved_state(request.model, self.module):
             with request.meter.phase("compile"):
-                for call in warmup_calls(request.model):
+                for call in (*warmup_calls(request.model), *_observed_calls(request.model)):
                     outputs = self._call(call, self._inputs.place(call), "compiled", mark=call.size != 1)
                     self._outputs.observe(outputs, call.size)
             with request.meter.phase("capture"), self._stage.pool.capturing():
@@ -161,8 +164,9 @@ class PiecewiseBuild:
         stage.size, stage.padded_size, stage.mode = call.size, call.padded_size or call.size, mode
         # Poison within the graph needs ops that know how many rows are real, which only a context can tell them.
         stage.poison = call.padding == "nan" and model.context is not None
+        self._current = call
         if mode == "capture":
-            stage.frozen = lambda: call_context(model, call)
+            stage.frozen = lambda: self._metadata_of_capture(call)
         if mark:
             mark_sizes(model, arguments, self._inputs.sized)
         with compiling(model), call_context(model, call):
@@ -172,6 +176,15 @@ class PiecewiseBuild:
     def counts(self) -> Counts:
         """Evidence so far."""
         return counts_from(self._evidence, self._watch, self._request.model)
+
+    @contextmanager
+    def _metadata_of_capture(self, captured: Call) -> Iterator[None]:
+        """The captured call's context inside that of the call under way, which is then entered once more: a context that
+        does not restore what was set before it would otherwise leave the capture's metadata to the ops that follow."""
+        with call_context(self._request.model, captured):
+            yield
+        with call_context(self._request.model, self._current):
+            pass
 
     @property
     def pool_bytes(self) -> int:
@@ -219,10 +232,16 @@ def dummy_call(size: int) -> Call:
 
 def warmup_calls(model: Model) -> Sequence[Call]:
     """The calls that compile everything: the largest captured size, and size 1 where the model has it compiled apart."""
-    sizes = [model.capture_sizes[-1]]
+    sizes = [model.capture_sizes[-1] if model.capture_sizes[-1] > 1 else model.largest]
     if model.dynamic_shapes == "backed" and model.capture_sizes[0] == 1 and sizes != [1]:
         sizes.append(1)
     return [dummy_call(size) for size in sizes]
+
+
+def _observed_calls(model: Model) -> Sequence[Call]:
+    """With a single captured size, one more: which dimension of an output carries the size takes two to tell."""
+    (size, *more) = model.capture_sizes
+    return [] if more or size == 1 else [dataclasses.replace(dummy_call(size - 1), padded_size=0)]
 
 
 def mark_sizes(model: Model, inputs: Sequence[Any], sized: dict[int, int]) -> None:

@@ -45,7 +45,7 @@ def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performanc
     for call in steps:
         if call.weights and not updated:
             done.changed += stage.changed_since(frozen)
-            update_weights(build.module, request.seed)
+            update_weights(request.model, build.module, request.seed)
             frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
             updated = True
         with request.meter.phase(f"protocol: {call.phase}"):

@@ -57,6 +57,8 @@ class Stage:
     padded_size: int = 0
     mode: str = "compiled"
     """`compiled` (no graphs), `capture` or `replay`."""
+    weights: frozenset[int] = frozenset()
+    """Addresses of the storages of weights and buffers, which are never poisoned."""
     poison: bool = False
     """Whether padding rows at the boundaries of pieces are overwritten with NaN before a piece reads them."""
 
@@ -94,10 +96,18 @@ def note_shape_guards(evidence: Evidence) -> None:
     shapes = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
     if shapes is None:
         return
-    for guard in shapes.guards:
-        names_sizes = all(argument.is_Symbol or argument == 1 for argument in guard.expr.args)
-        if not (names_sizes and type(guard.expr).__name__ in ("Equality", "Unequality")):
-            evidence.shape_guards.append(str(guard.expr))
+    evidence.shape_guards += [str(guard.expr) for guard in shapes.guards if not _says_only_size_one_apart(guard.expr)]
+
+
+def _says_only_size_one_apart(expression: Any) -> bool:
+    """Whether a guard on shapes is that two sizes are one, or holds for every size from 2 on."""
+    if type(expression).__name__ == "Equality" and all(argument.is_Symbol for argument in expression.args):
+        return True
+    if len(expression.free_symbols) != 1:
+        return False
+    (size,) = expression.free_symbols
+    tried = (*range(2, 130), 1 << 10, 1 << 20, (1 << 20) + 1)
+    return all(bool(expression.subs(size, number)) for number in tried)
 
 
 class FullBackend:
@@ -254,8 +264,11 @@ def sized_placeholders(piece: fx.GraphModule) -> list[int]:
 
 
 def poison_padding(stage: Stage, arguments: Sequence[Any], rows: Sequence[int]) -> None:
-    """Overwrites the padding rows of a piece's floating-point inputs with NaN."""
+    """Overwrites the padding rows of a piece's floating-point inputs with NaN, unless they are rows of a weight or
+    buffer (a slice of a position table), or all lie in one place (an expanded one)."""
     for index in rows:
         value = arguments[index]
-        if value.is_floating_point() and value.shape[0] == stage.padded_size:
+        if not value.is_floating_point() or value.shape[0] != stage.padded_size or not value.stride(0):
+            continue
+        if value.untyped_storage().data_ptr() not in stage.weights:
             value[stage.size :].fill_(float("nan"))

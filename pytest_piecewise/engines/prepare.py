@@ -93,10 +93,15 @@ def sized_inputs(model: Model, arguments: tuple[Any, ...], size: int) -> dict[in
     """`{argument index: dimension}` of the arguments that carry the size, declared or found."""
     if model.dynamic is not None:
         return dict(model.dynamic)
+    sizes = (model.capture_sizes[0], model.capture_sizes[-1], model.largest)
+    other = next((known for known in sizes if known != size), size)
+    others = model.inputs(other, torch.Generator().manual_seed(0))
     return {
         index: 0
-        for index, argument in enumerate(arguments)
-        if isinstance(argument, torch.Tensor) and argument.dim() and argument.shape[0] == size
+        for index, (argument, again) in enumerate(zip(arguments, others, strict=True))
+        if isinstance(argument, torch.Tensor)
+        and argument.dim()
+        and (argument.shape[0], again.shape[0]) == (size, other)
     }
 
 
@@ -127,6 +132,12 @@ def frozen_tensors(model: Model, module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in state}
 
 
+def weight_storages(module: nn.Module) -> frozenset[int]:
+    """Addresses of the storages of all weights and buffers."""
+    tensors = (*module.parameters(), *module.buffers())
+    return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+
+
 def checksum(tensor: torch.Tensor) -> int:
     """A sum over the bytes that any single change alters; computed on the tensor's own device."""
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
@@ -135,14 +146,20 @@ def checksum(tensor: torch.Tensor) -> int:
     return int((bits * weights).sum())
 
 
-def update_weights(module: nn.Module, seed: int) -> None:
-    """Scales the rows of every weight in place by factors between 0.75 and 1.25: addresses stay, results must follow."""
+def update_weights(model: Model, module: nn.Module, seed: int) -> None:
+    """Scales the rows of every weight and of every buffer that is no state in place, by factors between 0.5 and 1.
+
+    Addresses stay, and results must follow. Integers are left alone.
+    """
     generator = torch.Generator().manual_seed(seed)
-    for parameter in module.parameters():
-        if parameter.is_floating_point() and parameter.dim():
-            rows = 0.75 + 0.5 * torch.rand(parameter.shape[0], generator=generator)
-            factors = rows.reshape(-1, *[1] * (parameter.dim() - 1))
-            parameter.data.mul_(factors.to(device=parameter.device, dtype=parameter.dtype))
+    seen: set[int] = set()
+    for tensor in frozen_tensors(model, module).values():
+        if not tensor.is_floating_point() or not tensor.is_contiguous() or tensor.data_ptr() in seen:
+            continue
+        seen.add(tensor.data_ptr())  # tied weights are scaled once
+        rows = 0.5 + 0.5 * torch.rand(tensor.shape[0] if tensor.dim() else 1, generator=generator)
+        factors = rows.reshape(-1, *[1] * (tensor.dim() - 1)) if tensor.dim() else rows[0]
+        tensor.data.mul_(factors.to(device=tensor.device, dtype=tensor.dtype))
 
 
 def flatten(outputs: Any, prefix: str = "") -> dict[str, torch.Tensor]:

@@ -52,7 +52,8 @@ class LiftedPrecision(TorchDispatchMode):
             return self._call_low(func, high_args, high_kwargs)
         for tensor, high in low:
             tensor.copy_(high)
-        return result
+        # A factory without a dtype argument makes the default dtype; a later view of that would be of a lifted copy.
+        return result if _tensors((args, kwargs or {})) else tree_map(self._lift, result)
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs `func`; the Python of a custom op runs under this mode too, or its own casts would lose precision."""

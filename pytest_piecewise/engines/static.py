@@ -60,27 +60,25 @@ def _fill(static: torch.Tensor, value: torch.Tensor, dimension: int | None, call
 
 
 class SizedOutputs:
-    """Which dimension of each output carries the size, learnt from calls at several sizes."""
+    """Which dimensions of each output carry the size, or a multiple of it, learnt from calls at several sizes."""
 
     def __init__(self) -> None:
-        self._dimensions: dict[str, int] = {}
+        self._multiples: dict[str, dict[int, int]] = {}
 
     def observe(self, outputs: Any, size: int) -> None:
-        """Learns from the outputs of one unpadded call."""
+        """Learns from the outputs of one unpadded call. What does not hold at every size is dropped for good."""
         for name, tensor in flatten(outputs).items():
-            matching = [d for d, extent in enumerate(tensor.shape) if extent == size]
-            known = self._dimensions.get(name)
-            if known is None or (known not in matching and matching):
-                self._dimensions[name] = matching[0] if matching else -1
-            elif known not in matching:
-                self._dimensions[name] = -1
+            here = {d: extent // size for d, extent in enumerate(tensor.shape) if extent and not extent % size}
+            known = self._multiples.get(name, here)
+            self._multiples[name] = {d: multiple for d, multiple in known.items() if here.get(d) == multiple}
 
     def real_rows(self, outputs: dict[str, torch.Tensor], call: Call) -> dict[str, torch.Tensor]:
         """The outputs of the call without padding rows."""
         if call.padded_size in (0, call.size):
             return outputs
-        sized = ((name, tensor, self._dimensions.get(name, -1)) for name, tensor in outputs.items())
-        return {
-            name: tensor.narrow(dimension, 0, call.size) if dimension >= 0 else tensor
-            for name, tensor, dimension in sized
-        }
+        real = {}
+        for name, tensor in outputs.items():
+            for dimension, multiple in self._multiples.get(name, {}).items():
+                tensor = tensor.narrow(dimension, 0, multiple * call.size)
+            real[name] = tensor
+        return real

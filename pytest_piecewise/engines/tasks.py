@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,28 +12,22 @@ from pytest_piecewise import hooks, protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.identity import environment
+from pytest_piecewise.engines.lifted import reference_outputs
 from pytest_piecewise.engines.perform import Performance, disturb, perform
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
-    call_context,
     flatten,
     make_inputs,
     pinned_numerics,
-    state_tensors,
-    update_weights,
 )
-from pytest_piecewise.engines.reference import LiftedPrecision
 from pytest_piecewise.engines.schema import schema_findings
 from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Settings, Status
+from pytest_piecewise.records import BuildRecord, Case, Counts, Finding, Metric, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
-
-PERTURBATIONS = 3
-"""How many perturbed runs of the reference measure how well a result is defined."""
 
 
 def run_variant(
@@ -137,23 +130,13 @@ def _metrics(build: Build, meter: Meter) -> tuple[Metric, ...]:
 def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
     """The judged calls in the reference's precision, with how far perturbations of one unit of rounding move them."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
-    dtype, device, target = getattr(torch, case.dtype), _reference_device(case), getattr(torch, model.reference)
-    fallbacks: dict[str, str] = {}
-    results: dict[int, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
+    device = _reference_device(case)
     with pinned_numerics(settings.threads, torch.device(case.device)):
         request = dataclasses.replace(make_request(model, case, "eager", settings, meter), device=device)
         engine = hooks.find_engine(case.engine)
         module = engine.reference(request) if hasattr(engine, "reference") else engine.build(request).module
-        state = _lift_state(model, module, target)
-        updated = False
-        for call in protocol.calls(model, settings.seed):
-            if call.weights and not updated:
-                update_weights(module, settings.seed)
-                updated = True
-            if not call.judged and not state:
-                continue
-            with meter.phase(f"reference: {call.phase}"):
-                results[call.index] = _reference_call(model, module, call, state, (dtype, device, target), fallbacks)
+        steps = [c for c in protocol.calls(model, settings.seed) if c.judged or model.state]
+        results, fallbacks = reference_outputs(request, module, steps)
     torch.save(results, folder / "reference.pt")
     notes = [f"the reference is only {model.reference}"] if model.reference != "float64" else []
     if str(device) != case.device:
@@ -165,58 +148,6 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
 def _reference_device(case: Case) -> torch.device:
     """The case's own device, or the CPU where that has no float64 (Apple's GPUs)."""
     return torch.device("cpu") if case.device.startswith("mps") else torch.device(case.device)
-
-
-def _lift_state(model: Model, module: torch.nn.Module, target: torch.dtype) -> dict[str, torch.Tensor]:
-    """Keeps the state that calls change in the reference's precision too."""
-    for name, tensor in state_tensors(model, module).items():
-        owner, _, attribute = name.rpartition(".")
-        if tensor.is_floating_point():
-            setattr(module.get_submodule(owner), attribute, tensor.to(target))
-    return state_tensors(model, module)
-
-
-def _reference_call(
-    model: Model,
-    module: torch.nn.Module,
-    call: Call,
-    state: Mapping[str, torch.Tensor],
-    place: tuple[torch.dtype, torch.device, torch.dtype],
-    fallbacks: dict[str, str],
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    dtype, device, target = place
-    inputs = make_inputs(model, call.size, call.seed, dtype, device)
-    before = {name: tensor.clone() for name, tensor in state.items()}
-    perturbed = []
-    for attempt in range(PERTURBATIONS):
-        perturbed.append(_lifted(model, module, call, inputs, LiftedPrecision(target, perturb=attempt + 1), state))
-        for name, tensor in before.items():
-            state[name].copy_(tensor)
-    mode = LiftedPrecision(target)
-    outputs = _lifted(model, module, call, inputs, mode, state)
-    fallbacks.update(mode.fallbacks)
-    return {name: (tensor.cpu(), _row_change(tensor, [p[name] for p in perturbed])) for name, tensor in outputs.items()}
-
-
-def _lifted(
-    model: Model,
-    module: torch.nn.Module,
-    call: Call,
-    inputs: tuple[Any, ...],
-    mode: LiftedPrecision,
-    state: Mapping[str, torch.Tensor],
-) -> dict[str, torch.Tensor]:
-    with mode, call_context(model, call):
-        outputs = flatten(module(*inputs))
-    return {**outputs, **{f"state:{name}": tensor.clone() for name, tensor in state.items()}}
-
-
-def _row_change(value: torch.Tensor, perturbed: list[torch.Tensor]) -> torch.Tensor:
-    """Largest change of each row; the last dimension is kept as 1."""
-    if not value.is_floating_point():
-        return torch.zeros(())
-    change = torch.stack([(other - value).abs().nan_to_num() for other in perturbed]).amax(0)
-    return (change.amax(-1, keepdim=True) if change.dim() else change).cpu()
 
 
 def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:

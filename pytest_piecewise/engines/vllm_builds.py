@@ -31,7 +31,7 @@ from pytest_piecewise.engines.builds import (
     refusals,
 )
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code, sized_placeholders
-from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module
+from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module, weight_storages
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
 from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
@@ -59,6 +59,7 @@ class VllmBuild:
         self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
         with request.meter.phase("model"), set_current_vllm_config(self.config), self._tallied():
             self.module = make_module(request.model, request.dtype, request.device, request.seed, self.config)
+        self._stage.weights = weight_storages(self.module)
         _refuse_undecorated(request.model, self.module)
 
     def prepare(self) -> None:

@@ -59,7 +59,13 @@ def summary_table(results: Sequence[CaseResult]) -> list[str]:
                 rows.append(_row(result, build))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     notes = [f"note: {r.case.id}: {clean(note)}" for r in results for build in r.builds for note in build.notes]
-    return [*(_join(row, widths) for row in rows), *notes]
+    return [*(_join(row, widths) for row in rows), *notes, *_updates(results)]
+
+
+def _updates(results: Sequence[CaseResult]) -> list[str]:
+    """What asks for an update of baselines without failing the run."""
+    found = [(r.case.id, f) for r in results for f in r.findings if f.status in (Status.NEW, Status.STALE)]
+    return [f"{f.status}: {name}: {clean(f.summary)}; {clean(f.action)}" for name, f in found]
 
 
 def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from . import models
+from . import models, right
 
 
 def case(model: Any, engine: str = "native") -> Any:
@@ -39,3 +39,12 @@ test_missing_op = case(models.MISSING_OP)
 test_listed_op = case(models.LISTED_OP)
 test_never_found = case(models.NEVER_FOUND)
 test_nothing_split = case(models.NOTHING_SPLIT)
+test_position_table = case(right.POSITION_TABLE)
+test_convolution = case(right.CONVOLUTION)
+test_factory = case(right.FACTORY)
+test_shapes = case(right.SHAPES)
+test_masked = case(right.MASKED)
+test_closures = case(right.CLOSURES)
+test_beside = case(right.BESIDE)
+test_one_captured = case(right.ONE_CAPTURED)
+test_forgetful = case(right.FORGETFUL)
