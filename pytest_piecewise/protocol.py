@@ -25,11 +25,11 @@ def judged_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def padded_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes that have to be padded: one above the captured size below, so that most rows of the graph are padding."""
-    gaps = [low + 1 for low, high in zip((0, *sizes), sizes, strict=False) if high - low > 1]
-    if len(gaps) <= MAX_PADDED_SIZES:
-        return tuple(gaps)
-    return (gaps[0], gaps[len(gaps) // 2], gaps[-1])
+    """Sizes that have to be padded: one above the captured size below, so that most rows of the graph are padding; and
+    in the last gap one below the captured size above, so that a single row is."""
+    gaps = [(low, high) for low, high in zip((0, *sizes), sizes, strict=False) if high - low > 1]
+    chosen = gaps if len(gaps) <= MAX_PADDED_SIZES else [gaps[0], gaps[len(gaps) // 2], gaps[-1]]
+    return tuple(dict.fromkeys([*(low + 1 for low, _ in chosen), *(high - 1 for _, high in chosen[-1:])]))
 
 
 def interleaved(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def calls(model: Model, seed: int) -> tuple[Call, ...]:
         steps += [(phase, size, size, 0) for size in order]
     steps += [("padded", size, model.padded(size), 0) for size in padded_sizes(sizes)]
     if model.largest > sizes[-1]:
-        steps.append(("beyond captured", model.largest, 0, 0))
+        steps += [("beyond captured", size, 0, 0) for size in dict.fromkeys((sizes[-1] + 1, model.largest))]
     steps += [("weights updated", size, size, 1) for size in dict.fromkeys((sizes[-1], sizes[0]))]
     # After the weights have changed the data of an earlier call come again: only the weights can change the result.
     earlier = {size: index for index, (phase, size, _, _) in enumerate(steps) if phase == "reverse"}

@@ -21,8 +21,8 @@ from pytest_piecewise.compare import (
     gain_comparison,
     scale_of,
 )
-from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
 from pytest_piecewise.engines.lifted import row_change
+from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
 from pytest_piecewise.records import Call, Comparison
 
 CALL = Call(index=3, phase="reverse", size=512, padded_size=512, seed=4)

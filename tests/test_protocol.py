@@ -88,14 +88,16 @@ def test_one_size_gets_one_call_after_the_weight_update() -> None:
     ("sizes", "padded"),
     [
         ((1, 2), ()),
-        ((1, 2, 4, 8, 16), (3, 5, 9)),
-        ((4, 8), (1, 5)),
-        ((1, 2, 4, 8, 16, 32, 64), (3, 9, 33)),
+        ((1, 2, 4, 8, 16), (3, 5, 9, 15)),
+        ((4, 8), (1, 5, 7)),
+        ((1, 2, 4, 8, 16, 32, 64), (3, 9, 33, 63)),
         ((1,), ()),
         ((2,), (1,)),
     ],
 )
-def test_padded_sizes_lie_just_above_the_captured_size_below(sizes: tuple[int, ...], padded: tuple[int, ...]) -> None:
+def test_padded_sizes_lie_just_above_the_captured_size_below_and_once_just_below_the_next(
+    sizes: tuple[int, ...], padded: tuple[int, ...]
+) -> None:
     assert padded_sizes(sizes) == padded
     steps = phase(calls(model(capture_sizes=sizes), 0), "padded")
     assert [(call.size, call.padded_size) for call in steps] == [
@@ -107,7 +109,7 @@ def test_padded_sizes_lie_just_above_the_captured_size_below(sizes: tuple[int, .
 def test_call_beyond_the_captured_sizes_uses_no_graph() -> None:
     steps = calls(model(capture_sizes=(1, 4), max_size=9), 0)
     beyond = phase(steps, "beyond captured")
-    assert [(call.size, call.padded_size, call.judged) for call in beyond] == [(9, 0, True)]
+    assert [(call.size, call.padded_size, call.judged) for call in beyond] == [(5, 0, True), (9, 0, True)]
     assert [call.phase for call in steps if call not in list(replayed(steps))] == ["first", "beyond captured"]
 
 
@@ -126,7 +128,7 @@ def test_of_51_sizes_eight_are_judged_ends_included() -> None:
     assert judged == (1, 40, 96, 152, 216, 272, 328, 384)
     steps = calls(model(capture_sizes=SIZES_51), 0)
     assert {call.size for call in steps if call.judged and call.size == call.padded_size} == set(judged)
-    assert len(list(replayed(steps))) == 3 * 51 + 3 + 2
+    assert len(list(replayed(steps))) == 3 * 51 + 4 + 2
     assert sum(call.judged for call in steps) == 1 + 3 * 8 + 3 + 2
 
 

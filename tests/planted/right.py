@@ -1,4 +1,4 @@
-"""Right models that a checking tool may take for wrong ones. Each once raised a false alarm, or comes close to one that did."""
+"""Right models that a checking tool may take for wrong ones. Each raised a false alarm once, or nearly."""
 
 from __future__ import annotations
 
