@@ -1,4 +1,4 @@
-"""`pytest-piecewise`: what needs no pytest."""
+"""Prints the JSON Schema of report.json, and the list of checks."""
 
 from __future__ import annotations
 
