@@ -165,17 +165,8 @@ def budget_comparison(
     base |= {"elements": found.numel(), **_label(call)}
     if found.shape != eager.shape or found.dtype != eager.dtype:
         return Comparison(ok=False, reason=_layout_reason(eager, found), ratio=float("inf"), **base)
-    reason = _mask_reason(found, eager)
-    if reason:
-        mask = found.isnan() != eager.isnan() if "NaN" in reason else _infinite(found) != _infinite(eager)
-        index = _first_index(mask)
-        shown: dict[str, Any] = {
-            "found": _show(found, index),
-            "eager": _show(eager, index),
-            "expected": _show(reference.value, index),
-        }
-        wrong = int(mask.sum())
-        return Comparison(ok=False, reason=reason, ratio=float("inf"), wrong=wrong, index=index, **shown, **base)
+    if _mask_reason(found, eager):
+        return _mask_comparison(found, eager, reference, base)
     value, sensitivity = _rows(reference.value), _rows(reference.sensitivity)
     # Eager and found are NaN and infinite in the same places by now: those say nothing of the rest of their rows.
     judged = torch.isfinite(_rows(eager)) & torch.isfinite(value)
@@ -209,6 +200,26 @@ def budget_comparison(
         expected=_show(reference.value, index),
         eager=_show(eager, index),
         reason="" if peak <= 1 and row_peak <= 1 else "beyond the budget",
+        **base,
+    )
+
+
+def _mask_comparison(
+    found: torch.Tensor, eager: torch.Tensor, reference: Reference, base: Mapping[str, Any]
+) -> Comparison:
+    """The comparison of an output that is NaN or infinite in other places than eager's."""
+    reason = _mask_reason(found, eager)
+    mask = found.isnan() != eager.isnan() if "NaN" in reason else _infinite(found) != _infinite(eager)
+    index = _first_index(mask)
+    return Comparison(
+        ok=False,
+        reason=reason,
+        ratio=float("inf"),
+        wrong=int(mask.sum()),
+        index=index,
+        found=_show(found, index),
+        eager=_show(eager, index),
+        expected=_show(reference.value, index),
         **base,
     )
 
