@@ -885,7 +885,7 @@ def test_counts_are_judged_against_their_baselines(edited: Edited) -> None:
         "corrupt": "failed",
     }, done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "FAIL baseline: piecewise.kernels: 2 -> 3\n" in shown(done, "worse")
+    assert "FAIL baseline: piecewise.kernels: stored 2, now 3\n" in shown(done, "worse")
     assert "-> if this is intended: pytest --piecewise --piecewise-update" in shown(done, "worse")
     corrupt = f"FAIL baseline: {edited.path('corrupt')}:1: expected JSON, found Expecting value; restore it from git"
     assert corrupt in shown(done, "corrupt")
@@ -906,7 +906,7 @@ def test_baseline_fails_apart_from_the_other_checks(edited: Edited) -> None:
         "structure": "passed",
         "baseline": "failed",
     }
-    assert "FAIL baseline: piecewise.kernels: 2 -> 3\n" in shown(edited.done, "part_baseline")
+    assert "FAIL baseline: piecewise.kernels: stored 2, now 3\n" in shown(edited.done, "part_baseline")
 
 
 def test_missing_baseline_is_red_only_with_ci(edited: Edited) -> None:
@@ -920,7 +920,7 @@ def test_missing_baseline_is_red_only_with_ci(edited: Edited) -> None:
         for item in result["findings"]
         if item["check"] == "baseline"
     }
-    assert findings["better"] == "piecewise.kernels: 4 -> 3"
+    assert findings["better"] == "piecewise.kernels: stored 4, now 3"
     assert "new-stand_in-float32.json" not in edited.files  # judged, not written
 
 

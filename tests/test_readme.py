@@ -33,6 +33,6 @@ def test_example_fails_as_the_readme_shows(tmp_path: Path) -> None:
     source = EXAMPLE.read_text()
     assert "is_causal=True" in source
     output = run_example(tmp_path, source.replace("is_causal=True", "is_causal=False"))
-    assert "FAIL padding (piecewise): 0 of 3 comparison(s) bit-equal" in output, output
+    assert "FAIL padding (piecewise): 0 of 4 comparison(s) bit-equal" in output, output
     assert re.search(r"mine-native-float32 +full .* ok", output)
     assert re.search(r"mine-native-float32 +piecewise .* FAIL padding, equivalence", output)
