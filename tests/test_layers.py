@@ -38,7 +38,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("child", "server"),
     ("workers",),
     ("runner",),
-    ("byhand", "items", "live", "session", "plugin", "cli"),
+    ("byhand", "commands", "items", "live", "session", "plugin"),
+    ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""
 

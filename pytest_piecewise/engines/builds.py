@@ -11,7 +11,6 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import nn
 from torch._dynamo import exc as dynamo_errors
-from torch._dynamo.utils import counters, get_compilation_metrics
 from torch.fx.experimental import _config as symbolic_config
 
 from pytest_piecewise.capture import GraphPool
@@ -27,6 +26,7 @@ from pytest_piecewise.engines.prepare import (
     weight_storages,
 )
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
+from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.errors import BuildError
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Counts
@@ -299,60 +299,3 @@ def preserved_state(model: Model, module: Any) -> Iterator[None]:
     finally:
         for name, tensor in state_tensors(model, module).items():
             tensor.copy_(before[name])
-
-
-class CompileWatch:
-    """What was compiled again after warm-up, and why, and which graphs broke.
-
-    That a graph was handed over again is this build's own evidence; the reasons are Dynamo's, newest last.
-    """
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-        self._warm_graphs: int | None = None
-        self._breaks_before = sum(counters["graph_break"].values())
-
-    def warm(self) -> None:
-        """From here on every compilation is one too many."""
-        self._warm_graphs = self._evidence.graphs
-
-    @property
-    def recompiles(self) -> tuple[str, ...]:
-        """Reasons of compilations after warm-up."""
-        late = 0 if self._warm_graphs is None else self._evidence.graphs - self._warm_graphs
-        reasons = [entry.recompile_reason for entry in get_compilation_metrics() if entry.recompile_reason]
-        known = [describe(reason) for reason in reasons[-late:]] if late else []
-        return tuple(known + ["no reason given by Dynamo"] * (late - len(known)))
-
-    @property
-    def graph_breaks(self) -> tuple[str, ...]:
-        """Dynamo's reasons of graph breaks."""
-        if sum(counters["graph_break"].values()) == self._breaks_before:
-            return ()
-        return tuple(describe(reason) for reason in counters["graph_break"])
-
-
-def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts:
-    """The record of what was tallied."""
-    declared = {op: op.partition(".")[0] for op in model.splitting_ops}
-    found = set(evidence.splitting_ops)
-    return Counts(
-        graphs=evidence.graphs,
-        pieces=evidence.pieces,
-        distinct_pieces=len(evidence.distinct) or evidence.pieces,
-        compiles=evidence.compiles if evidence.modules else 0,
-        kernels=evidence.kernels,
-        splitting_ops=len(evidence.splitting_ops),
-        captures=evidence.captures,
-        replays=evidence.replays,
-        compiled_calls=evidence.compiled_calls,
-        recompiles=watch.recompiles,
-        graph_breaks=watch.graph_breaks,
-        missing_ops=tuple(op for op, packet in declared.items() if not {op, packet} & found),
-        captured_ops=tuple(evidence.captured_ops),
-        copied_inputs=tuple(evidence.copied_inputs),
-        moved_inputs=tuple(evidence.moved_inputs),
-        empty_pieces=tuple(evidence.empty_pieces),
-        mutated_inputs=tuple(evidence.mutated_inputs),
-        captured_sizes=tuple(sorted(evidence.captured_sizes)),
-    )

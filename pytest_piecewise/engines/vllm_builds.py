@@ -21,8 +21,6 @@ from vllm.platforms import current_platform
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.builds import (
-    CompileWatch,
-    counts_from,
     dummy_call,
     inductor_patches,
     note_mutations,
@@ -35,6 +33,7 @@ from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs,
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
 from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
+from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.errors import BuildError, ModelError
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Counts

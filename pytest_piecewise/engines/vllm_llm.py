@@ -27,7 +27,7 @@ from pytest_piecewise import protocol
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Request, tasks
-from pytest_piecewise.engines.builds import CompileWatch, counts_from, inductor_patches, refusals
+from pytest_piecewise.engines.builds import inductor_patches, refusals
 from pytest_piecewise.engines.checkpoint import declared_llm, write_checkpoint
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
@@ -36,6 +36,7 @@ from pytest_piecewise.engines.vllm_builds import as_pass, observed, refuse_chang
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
+from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
