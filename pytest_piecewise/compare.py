@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_piecewise.heat import heat_map
 from pytest_piecewise.records import Call, Comparison
 
 FACTOR = 6.0
@@ -80,6 +81,7 @@ def bit_comparison(check: str, variant: str, against: str, call: Call, first: Ou
                 found=_show(tensor, index),
                 expected=_show(other, index),
                 reason="bits differ",
+                **_places(differing if not tensor.is_complex() else differing.any(-1)),
                 **base,
             )
     return Comparison(output="", ok=True, **base)
@@ -119,6 +121,7 @@ def answer_comparison(
         found=_show(found, index),
         expected=_show(answer, index),
         reason="" if ok else "another answer",
+        **({} if ok else _places(~(error <= allowed))),
         **_label(call),
     )
 
@@ -188,8 +191,11 @@ def budget_comparison(
     worst = int(ratio.argmax()) if ratio.numel() else 0
     index = _unravel(worst, tuple(found.shape))
     peak, row_peak = _max(ratio), _max(row_ratio)
+    ok = peak <= 1 and row_peak <= 1
+    if not ok:
+        base |= _places(((ratio > 1) | (row_ratio > 1).unsqueeze(-1)).reshape(found.shape))
     return Comparison(
-        ok=peak <= 1 and row_peak <= 1,
+        ok=ok,
         wrong=int((ratio > 1).sum()),
         error=_at(error, worst),
         budget=_at(allowed.expand_as(error), worst),
@@ -199,7 +205,7 @@ def budget_comparison(
         found=_show(found, index),
         expected=_show(reference.value, index),
         eager=_show(eager, index),
-        reason="" if peak <= 1 and row_peak <= 1 else "beyond the budget",
+        reason="" if ok else "beyond the budget",
         **base,
     )
 
@@ -220,6 +226,7 @@ def _mask_comparison(
         found=_show(found, index),
         eager=_show(eager, index),
         expected=_show(reference.value, index),
+        **_places(mask),
         **base,
     )
 
@@ -266,6 +273,10 @@ def gain_comparison(
 
 def _label(call: Call) -> dict[str, Any]:
     return {"call": call.index, "phase": call.phase, "size": call.size}
+
+
+def _places(wrong: torch.Tensor) -> dict[str, Any]:
+    return {"shape": tuple(wrong.shape), "heat": heat_map(wrong)}
 
 
 def _layout_reason(expected: torch.Tensor, found: torch.Tensor) -> str:

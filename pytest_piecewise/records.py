@@ -143,7 +143,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One output of one call compared with its reference. `axis` is budget or bits; `ratio` is error / budget."""
+    """One output of one call compared with its reference. `axis` is budget or bits; `ratio` is error / budget.
+
+    A failing one has the `shape` of the output and a `heat` map of where it is wrong, see `heat.heat_map`.
+    """
 
     check: str
     axis: str
@@ -166,6 +169,8 @@ class Comparison:
     expected: str = ""
     eager: str = ""
     reason: str = ""
+    shape: tuple[int, ...] = ()
+    heat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +198,20 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the split graph, in its order: a compiled piece with so many `ops`, or splitting ops that stay eager.
+
+    A piece that is `same_as` an earlier one shares its compiled code, and costs no compile seconds of its own.
+    """
+
+    name: str
+    compiled: bool
+    ops: int
+    same_as: str = ""
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """A measured part of a build: wall and CPU seconds (self and children) of the build's own process."""
 
@@ -212,6 +231,7 @@ class BuildRecord:
     metrics: tuple[Metric, ...] = ()
     phases: tuple[Phase, ...] = ()
     counts: Counts = Counts()
+    parts: tuple[Part, ...] = ()
     calls: int = 0
     graph_kind: str = ""
     notes: tuple[str, ...] = ()
@@ -232,6 +252,7 @@ class CaseResult:
     builds: tuple[BuildRecord, ...]
     comparisons: tuple[Comparison, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def status(self) -> Status:
@@ -244,10 +265,24 @@ class CaseResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Which run of which code this was. `id` is unique to it; times are ISO 8601 in UTC; empty is what nobody knows."""
+
+    id: str = ""
+    started: str = ""
+    commit: str = ""
+    committed: str = ""
+    branch: str = ""
+    dirty: bool = False
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One session: the content of report.json."""
 
     schema: int = SCHEMA_VERSION
+    run: Run = Run()
     tier: str
     complete: bool
     environment: dict[str, str]

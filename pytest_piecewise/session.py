@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,19 @@ from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, ModelItem, Piecewise
 from pytest_piecewise.live import LiveLine
 from pytest_piecewise.models import Model, find_model, locate
-from pytest_piecewise.records import TIERS, Case, CaseResult, Finding, Report, Settings, Status, from_plain, to_plain
+from pytest_piecewise.origin import this_run
+from pytest_piecewise.records import (
+    TIERS,
+    Case,
+    CaseResult,
+    Finding,
+    Report,
+    Run,
+    Settings,
+    Status,
+    from_plain,
+    to_plain,
+)
 from pytest_piecewise.reports import document, startup, terminal
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
@@ -33,6 +46,7 @@ class PiecewiseSession:
         self._results: dict[Case, CaseResult] = {}
         self._reported: dict[str, CaseResult] = {}
         self._left_out = 0
+        self._run = Run() if self._is_worker else this_run(config.rootpath)
         try:
             self._table = read_table(config.rootpath)
             self.settings: Settings = make_settings(config.rootpath, self._table, _options(config))
@@ -183,11 +197,14 @@ class PiecewiseSession:
         if case not in self._results:
             try:
                 reason = find_engine(case.engine).unsupported(case)
+                start = time.monotonic()
                 if reason is None:
                     found = run_case(case, self.settings, self._worker(case.engine), self._live.tick(case))
                 else:
                     found = skip_case(case, self.settings, reason)
-                self._results[case] = dataclasses.replace(found, findings=(*found.findings, *self._judged(found)))
+                self._results[case] = dataclasses.replace(
+                    found, findings=(*found.findings, *self._judged(found)), seconds=time.monotonic() - start
+                )
             except PiecewiseError as error:
                 pytest.fail(str(error), pytrace=False)
             finally:
@@ -238,7 +255,9 @@ class PiecewiseSession:
     def _report(self, *, complete: bool) -> Report:
         results = tuple(self._reported[key] for key in sorted(self._reported))
         environment = results[0].environment if results else {}
-        return Report(tier=self.settings.tier, complete=complete, environment=environment, results=results)
+        return Report(
+            run=self._run, tier=self.settings.tier, complete=complete, environment=environment, results=results
+        )
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """The last state of the report. It is complete unless the session was interrupted or stopped early."""

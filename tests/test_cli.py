@@ -14,7 +14,9 @@ from pytest_piecewise import __version__, records
 from pytest_piecewise.cli import main
 from pytest_piecewise.records import CHECKS
 
-REPORTED = ("Report", "CaseResult", "Case", "Finding", "BuildRecord", "Comparison", "Metric", "Phase", "Counts")
+REPORTED = (
+    "Report", "Run", "CaseResult", "Case", "Finding", "BuildRecord", "Comparison", "Metric", "Part", "Phase", "Counts",
+)  # fmt: skip
 JSON_TYPES = {"object", "array", "string", "boolean", "integer", "number", "null"}
 
 

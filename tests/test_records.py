@@ -20,8 +20,10 @@ from pytest_piecewise.records import (
     Counts,
     Finding,
     Metric,
+    Part,
     Phase,
     Report,
+    Run,
     Settings,
     Status,
     from_plain,
@@ -62,6 +64,8 @@ COMPARISON = Comparison(
     expected="1",
     eager="1.01",
     reason="beyond the budget",
+    shape=(8, 64),
+    heat=("..9", "0.."),
 )
 COUNTS = Counts(
     graphs=1,
@@ -91,6 +95,7 @@ BUILD = BuildRecord(
     metrics=(Metric(name="kernels", kind="count", value=5.0),),
     phases=(Phase(name="compile", seconds=1.5, cpu_seconds=2.5),),
     counts=COUNTS,
+    parts=(Part(name="piece 1", compiled=True, ops=7, same_as="piece 0", compile_seconds=0.5),),
     calls=20,
     graph_kind="recorded graphs",
     notes=("the reference is float64",),
@@ -107,8 +112,18 @@ RESULT = CaseResult(
     builds=(BUILD,),
     comparisons=(COMPARISON,),
     environment={"python": "3.11.9"},
+    seconds=12.5,
 )
-REPORT = Report(tier="full", complete=True, environment={"torch": "2.13.0"}, results=(RESULT,))
+RUN = Run(
+    id="piecewise/412/0123456789ab",
+    started="2026-12-01T06:30:00Z",
+    commit="4fa01c2",
+    committed="2026-11-30T06:30:00Z",
+    branch="main",
+    dirty=True,
+    url="https://example.org/412",
+)
+REPORT = Report(run=RUN, tier="full", complete=True, environment={"torch": "2.13.0"}, results=(RESULT,))
 SETTINGS = Settings(
     tier="nightly",
     device="cuda:0",
@@ -123,7 +138,10 @@ SETTINGS = Settings(
     strict=True,
 )
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
-SAMPLES = (FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.phases[0], BUILD, RESULT, REPORT)
+SAMPLES = (
+    FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, RESULT,
+    RUN, REPORT,
+)  # fmt: skip
 RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
 
 

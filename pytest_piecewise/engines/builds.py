@@ -29,7 +29,7 @@ from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.errors import BuildError
 from pytest_piecewise.models import Model
-from pytest_piecewise.records import Call, Counts
+from pytest_piecewise.records import Call, Counts, Part
 from pytest_piecewise.structure import NOTHING_TRACED
 
 
@@ -110,6 +110,11 @@ class FullBuild:
         """Evidence so far."""
         return counts_from(self._evidence, self._watch, self._request.model)
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the graph was split into, with the compile time of each distinct piece."""
+        return tuple(self._evidence.parts)
+
     def close(self) -> None:
         """Drops the compiled code."""
         del self._compiled
@@ -176,6 +181,11 @@ class PiecewiseBuild:
     def counts(self) -> Counts:
         """Evidence so far."""
         return counts_from(self._evidence, self._watch, self._request.model)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the graph was split into, with the compile time of each distinct piece."""
+        return tuple(self._evidence.parts)
 
     @contextmanager
     def _metadata_of_capture(self, captured: Call) -> Iterator[None]:

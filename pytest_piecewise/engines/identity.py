@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import inspect
+import os
 import platform
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,8 +34,39 @@ def environment(case: Case, model: Model, build: Build) -> dict[str, str]:
         "python": platform.python_version(),
         "accelerator": accelerator,
         "machine": platform.machine(),
+        "cpu": _cpu_model(),
         "threads": str(torch.get_num_threads()),
+        "triton": _version_of("triton"),
+        "driver": _driver() if case.device.startswith("cuda") else "",
+        "queue": os.environ.get("BUILDKITE_AGENT_META_DATA_QUEUE", ""),
     }
+
+
+def _cpu_model() -> str:
+    """The product name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (value.strip() for key, _, value in (line.partition(":") for line in lines) if key.strip() == "model name")
+    return next(names, platform.processor())
+
+
+def _version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _driver() -> str:
+    """The version of the NVIDIA driver, which torch does not tell."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter(done.stdout.split()), "")
 
 
 def _vector_isa() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx
 
 from pytest_piecewise.capture import Frozen, GraphPool, StaticGraph, capture
+from pytest_piecewise.records import Part
 from pytest_piecewise.split import Split, custom_ops, op_names, split_graph, structural_key
 
 # standalone_compile copies the graph unless it is given away; the argument exists since torch 2.13.
@@ -43,6 +45,8 @@ class Evidence:
     empty_pieces: list[str] = field(default_factory=list)
     mutated_inputs: dict[str, None] = field(default_factory=dict)
     captured_sizes: set[int] = field(default_factory=set)
+    parts: list[Part] = field(default_factory=list)
+    """Those of the first graph."""
     shape_guards: list[str] = field(default_factory=list)
     """Guards on shapes that are more than `size is not 1` or `two arguments have one size`."""
 
@@ -124,7 +128,11 @@ class FullBackend:
         note_shape_guards(evidence)
         for node in graph_module.graph.nodes:
             evidence.splitting_ops += op_names(node)[-1:] if self._splitting_ops.intersection(op_names(node)) else ()
-        return compile_counted(evidence, lambda: compile_fx(graph_module, example_inputs))
+        ops, start = operations(graph_module.graph), time.perf_counter()
+        compiled = compile_counted(evidence, lambda: compile_fx(graph_module, example_inputs))
+        seconds = time.perf_counter() - start
+        evidence.parts = evidence.parts or [Part(name="graph", compiled=True, ops=ops, compile_seconds=seconds)]
+        return compiled
 
 
 class PiecewiseBackend:
@@ -139,25 +147,39 @@ class PiecewiseBackend:
         evidence.graphs += 1
         note_shape_guards(evidence)
         split = split_graph(graph_module, self._splitting_ops)
-        compiled: dict[str, Callable[..., Any]] = {}
+        compiled: dict[str, tuple[str, Callable[..., Any]]] = {}
         fresh = _eager_results(split)
-        position = 0
+        position, parts = 0, []
         for segment in split.segments:
             if not segment.is_piece:
                 evidence.splitting_ops += segment.ops
+                parts.append(Part(name=", ".join(segment.ops), compiled=False, ops=len(segment.ops)))
                 continue
             module = getattr(split.module, segment.name)
-            key = structural_key(module)
+            label, key, seconds = f"piece {position}", structural_key(module), 0.0
             if key not in compiled:
-                compiled[key] = self._compile(module)
+                start = time.perf_counter()
+                compiled[key] = label, self._compile(module)
+                seconds = time.perf_counter() - start
+            first, code = compiled[key]
+            parts.append(
+                Part(
+                    name=label,
+                    compiled=True,
+                    ops=operations(module.graph),
+                    same_as=first if first != label else "",
+                    compile_seconds=seconds,
+                )
+            )
             evidence.pieces += 1
             evidence.distinct.add(key)
-            evidence.captured_ops.update((f"{op} in piece {position}", None) for op in custom_ops(module.graph))
-            evidence.empty_pieces += [f"piece {position}"] if segment.is_free else []
-            piece = Piece(f"piece {position}", compiled[key], module, fresh[segment.name], self._stage, evidence)
+            evidence.captured_ops.update((f"{op} in {label}", None) for op in custom_ops(module.graph))
+            evidence.empty_pieces += [label] if segment.is_free else []
+            piece = Piece(label, code, module, fresh[segment.name], self._stage, evidence)
             split.module.delete_submodule(segment.name)
             split.module.add_submodule(segment.name, piece)
             position += 1
+        evidence.parts = evidence.parts or parts
         split.module.recompile()
         return split.module
 
@@ -166,6 +188,11 @@ class PiecewiseBackend:
         return compile_counted(
             self._evidence, lambda: standalone_compile(module, inputs, dynamic_shapes="from_graph", **_DONATE)
         )
+
+
+def operations(graph: fx.Graph) -> int:
+    """How many calls a graph makes."""
+    return sum(node.op.startswith("call_") for node in graph.nodes)
 
 
 def _eager_results(split: Split) -> dict[str, dict[str, str]]:

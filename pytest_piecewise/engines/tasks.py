@@ -55,6 +55,7 @@ def run_variant(
                 metrics=metrics,
                 phases=meter.phases,
                 counts=counts,
+                parts=getattr(build, "parts", ()),
                 calls=done.plain_calls + done.graph_calls,
                 graph_kind=build.graph_kind,
                 environment=environment(case, model, build) if variant == "eager" else {},
