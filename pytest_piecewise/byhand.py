@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_piecewise.errors import ModelError
 from pytest_piecewise.hooks import find_engine
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Case, Counts, Settings
@@ -28,7 +29,10 @@ class LiveBuild:
         """The engine's own object, with `module` and `run`."""
 
     def __call__(self, size: int, seed: int = 0, *, padding: str = "zero", graphs: bool = True) -> dict[str, Any]:
-        """Outputs by name, real rows only. A size between captured ones is padded and replayed."""
+        """Outputs by name, real rows only. A size between captured ones is padded and replayed; one beyond the model's
+        largest is a ModelError."""
+        if not 1 <= size <= self._model.largest:
+            raise ModelError(f"{self._model.name}: expected a size from 1 to {self._model.largest}, found {size}")
         call = Call(
             index=0, phase="by hand", size=size, padded_size=self._model.padded(size), seed=seed, padding=padding
         )

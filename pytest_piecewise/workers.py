@@ -69,6 +69,7 @@ class Children:
             self.preload(module)
 
     def _start(self) -> None:
+        self._environment = _own_environment()
         environment = os.environ | {"TMPDIR": str(self._home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Asked through the driver itself, the number of GPUs would make CUDA unusable in every fork of the server.
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -99,6 +100,11 @@ class Children:
         case = from_plain(Case, task["case"])
         if self._server.poll() is not None:  # killed from outside: the rest of the session goes on with another one
             self._restart()
+        elif self._environment != _own_environment():  # torch reads much of it when imported: forks would have the old
+            known = tuple(self._preloaded)
+            self._restart()
+            for module in known:
+                self.preload(module)
         if task["kind"] != "probe":
             self._warm_up("cpu" if case.device == "cpu" else "imports", on_tick)
         folder.mkdir(parents=True)
@@ -253,6 +259,11 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def _own_environment() -> dict[str, str]:
+    """The environment variables of this process, without those in which pytest says where it is."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -572,6 +572,7 @@ BY_HAND = (
 import os
 import tempfile
 
+import pytest
 import torch
 
 from tests.planted.models import CLEAN
@@ -603,6 +604,9 @@ def test_by_hand(eager_build, full_build, piecewise_build):
     copy = kept.clone()
     split(8, seed=5)
     assert torch.equal(kept, copy)
+    for size in (0, CLEAN.largest + 1):
+        with pytest.raises(Exception, match=f"clean: expected a size from 1 to {CLEAN.largest}, found {size}"):
+            eager(size)
 
 
 def test_second_test_starts_afresh(piecewise_build):

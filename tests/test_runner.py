@@ -327,6 +327,22 @@ def test_killed_server_is_started_again_for_the_next_task(
     assert not home.exists()
 
 
+def test_children_have_the_environment_of_the_test_that_asks(
+    place: Path, tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children()
+    try:
+        first = children._server.pid
+        do(children, "ENVIRONMENT", tmp_path / "before")
+        assert (notes()[0], children._server.pid) == ("its value", first)
+        monkeypatch.setenv("A_VARIABLE_OF_THE_PARENT", "another")
+        do(children, "ENVIRONMENT", tmp_path / "after")
+        assert notes()[0] == "another"
+        assert ends(first)
+    finally:
+        children.close()
+
+
 def test_variants_that_need_a_build_that_failed_are_not_tried(children: Children) -> None:
     settings = Settings(device="cpu")
     before = set(Path(tempfile.gettempdir()).glob("piecewise-case-*"))
