@@ -3,7 +3,8 @@
 PiecewiseError
 |-- ModelError          the model, or what was asked of it, cannot be used as given
 |-- BuildError          a variant could not be built; carries the name of the check that it answers
-`-- BaselineError       a stored baseline cannot be read or must not be written
+|-- BaselineError       a stored baseline cannot be read or must not be written
+`-- UnfitError          this machine cannot do what was asked: no compiler, no such GPU
 """
 
 
@@ -25,3 +26,7 @@ class BuildError(PiecewiseError):
 
 class BaselineError(PiecewiseError):
     """A baseline file is malformed, belongs to something else, or may not be written here."""
+
+
+class UnfitError(PiecewiseError):
+    """The machine lacks what every build needs. A session with no other failure ends with an exit code of its own."""

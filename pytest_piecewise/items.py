@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_piecewise import exits
 from pytest_piecewise.records import Case, CaseResult, Finding, Status
 from pytest_piecewise.reports import terminal
 
@@ -17,9 +18,20 @@ STRUCTURE = (
     "graphs", "graph_breaks", "recompiles", "splitting_ops", "pieces", "compiles", "executed", "captures", "replays",
     "covered_sizes", "addresses",
 )  # fmt: skip
-"""Checks of `check_structure`; `baseline` and `cost` are those of `check_baseline`, all others of `check_equivalence`."""
+BASELINE = ("baseline", "baseline_file", "cost")
+"""Checks of `check_structure` and of `check_baseline`; all others are those of `check_equivalence`."""
 
 RESULTS = pytest.StashKey[list[CaseResult]]()
+
+
+class Failed(pytest.fail.Exception):  # type: ignore[misc,name-defined]  # pytest declares it as a variable
+    """A failed test that knows why, as `exits` has it. Named and shown as pytest's own."""
+
+    __module__ = "builtins"
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text, pytrace=False)
+        self.kind = kind
 
 
 class Piecewise:
@@ -43,21 +55,21 @@ class Piecewise:
 
     def check_equivalence(self) -> None:
         """Fails the test if the variants disagree, or could not be built."""
-        self._judge(lambda name: name not in (*STRUCTURE, "baseline", "cost"))
+        self._judge(lambda name: name not in (*STRUCTURE, *BASELINE))
 
     def check_structure(self) -> None:
         """Fails the test if something else was traced, split, compiled or captured than should be."""
         self._judge(lambda name: name in (*STRUCTURE, "build"))
 
     def check_baseline(self) -> None:
-        """Fails the test if counts are worse than their baseline."""
-        self._judge(lambda name: name in ("baseline", "cost", "build"))
+        """Fails the test if counts or costs are worse than their baseline."""
+        self._judge(lambda name: name in (*BASELINE, "build"))
 
     def _judge(self, concerns: Any) -> None:
         result = self.result
         findings = [item for item in result.findings if concerns(item.check)]
-        if any(self._fails(item) for item in findings):
-            pytest.fail(terminal.failure_text(result, findings, self._repeat()), pytrace=False)
+        if failed := [item for item in findings if self._fails(item)]:
+            raise Failed(terminal.failure_text(result, findings, self._repeat()), exits.kind_of(failed))
         # That something could be built is no answer to what was asked.
         said = [item for item in findings if (item.check, item.status) != ("build", Status.PASS)]
         if all(item.status is Status.SKIP for item in said):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_piecewise.errors import ModelError
+from pytest_piecewise.errors import UnfitError
 
 
 def visible_gpus(count: int) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def visible_gpus(count: int) -> tuple[str, ...]:
 def leased_gpu(candidates: tuple[str, ...], folder: Path | None = None) -> Iterator[str]:
     """The first of `candidates` that nobody holds; waits until there is one."""
     if not candidates:
-        raise ModelError("expected a GPU to lease, found none; use --piecewise-device=cpu")
+        raise UnfitError("expected a GPU to lease, found none; use --piecewise-device=cpu")
     folder = folder or Path(tempfile.gettempdir()) / f"pytest-piecewise-gpus-{getpass.getuser()}"
     folder.mkdir(parents=True, exist_ok=True)
     locks = {name: FileLock(folder / f"{name.replace('/', '_')}.lock") for name in candidates}

@@ -61,8 +61,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
            help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
     option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")
-    option("--piecewise-update", dest="piecewise_update", action="store_true", help="store the counts that were measured "
+    option("--piecewise-update", dest="piecewise_update", metavar="new,fix,trim",
+           help="store what has no baseline (new), what got worse (fix, with --piecewise-reason), what got better (trim) "
            "[WARNING: writes the baselines directory]")  # fmt: skip
+    option(
+        "--piecewise-reason", dest="piecewise_reason", metavar="TEXT", help="why fix is right; stored beside the value"
+    )
+    option("--piecewise-update-to", dest="piecewise_update_to", metavar="DIR",
+           help="write what an update would store as proposals into DIR; also where CI is set")  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -44,7 +44,8 @@ CHECKS: Mapping[str, str] = {
     "replays": "every replay that the protocol asked for was a replay",
     "covered_sizes": "the captured sizes include the largest size",
     "baseline": "counts equal the stored baseline",
-    "cost": "compile, capture and step costs against their gates",
+    "baseline_file": "the stored baseline can be read and belongs to the case",
+    "cost": "work, memory and ratios of compile, capture and step times are within their gates",
 }
 """Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
 
@@ -119,6 +120,10 @@ class Settings:
     seed: int = 0
     baselines: str = "baselines"
     update: str = ""
+    """What an update stores, out of new, fix and trim; with commas."""
+    update_reason: str = ""
+    update_to: str = ""
+    """A directory for proposed baselines, in place of those that are compared with."""
     report: str = ""
     strict: bool = False
 
@@ -233,6 +238,8 @@ class BuildRecord:
     counts: Counts = Counts()
     parts: tuple[Part, ...] = ()
     calls: int = 0
+    kernels: tuple[str, ...] = ()
+    """Names of the generated kernels, without the numbers that Inductor appends; repeated as often as they occur."""
     graph_kind: str = ""
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_piecewise import baselines
-from pytest_piecewise.errors import PiecewiseError
+from pytest_piecewise import exits
+from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.hooks import find_engine, manager
-from pytest_piecewise.items import RESULTS, ModelItem, Piecewise
+from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
 from pytest_piecewise.live import LiveLine
 from pytest_piecewise.models import Model, find_model, locate
 from pytest_piecewise.origin import this_run
@@ -33,6 +33,7 @@ from pytest_piecewise.records import (
 from pytest_piecewise.reports import document, startup, terminal
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
+from pytest_piecewise.updates import Updates, filters_of
 from pytest_piecewise.workers import Children, InProcess, Worker
 
 
@@ -45,6 +46,8 @@ class PiecewiseSession:
         self._workers: dict[tuple[str, ...], Worker] = {}
         self._results: dict[Case, CaseResult] = {}
         self._reported: dict[str, CaseResult] = {}
+        self._failures: set[str] = set()
+        self._updated: list[str] = []
         self._left_out = 0
         self._run = Run() if self._is_worker else this_run(config.rootpath)
         try:
@@ -57,6 +60,7 @@ class PiecewiseSession:
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
         self._live = LiveLine(config)
+        self._updates = Updates(self.settings, config.rootpath, filters_of(config))
 
     @property
     def engine(self) -> str:
@@ -206,7 +210,7 @@ class PiecewiseSession:
                     found, findings=(*found.findings, *self._judged(found)), seconds=time.monotonic() - start
                 )
             except PiecewiseError as error:
-                pytest.fail(str(error), pytrace=False)
+                raise Failed(str(error), exits.UNFIT if isinstance(error, UnfitError) else exits.REAL) from None
             finally:
                 self._live.clear()
         return self._results[case]
@@ -220,13 +224,7 @@ class PiecewiseSession:
         skipped = Finding(check="cost", status=Status.SKIP, summary=cost)
         if any(item.status is Status.FAIL and item.check == "build" for item in result.findings):
             return (skipped,)
-        try:
-            finding = baselines.judge(result, Path(self.settings.baselines))
-        except PiecewiseError as error:
-            finding = Finding(check="baseline", status=Status.FAIL, summary=str(error))
-        if self.settings.update and finding.status in (Status.NEW, Status.STALE, Status.FAIL):
-            finding = Finding(check="baseline", status=Status.PASS, summary=f"to be stored: {finding.summary}")
-        return (finding, skipped)
+        return (*self._updates.judged(result), skipped)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -234,16 +232,25 @@ class PiecewiseSession:
         report = yield
         if call.when == "call" and item.stash.get(RESULTS, None):
             report.piecewise = [to_plain(result) for result in item.stash[RESULTS]]
+        if call.excinfo is not None and isinstance(call.excinfo.value, Failed):
+            report.piecewise_failed = call.excinfo.value.kind
         return report
 
     # The controller alone
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects results, and writes the report anew so that a killed session loses none."""
+        if report.failed:
+            self._failures.add(getattr(report, "piecewise_failed", exits.REAL))
         for data in [] if self._is_worker else getattr(report, "piecewise", []):
             result = from_plain(CaseResult, data)
             self._reported[f"{result.case.id}@{result.case.device}"] = result
             self._write_report(complete=False)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that could not be collected is a failure like any other."""
+        if report.failed:
+            self._failures.add(exits.REAL)
 
     def _write_report(self, *, complete: bool) -> Path | None:
         if not self.settings.report:
@@ -260,13 +267,20 @@ class PiecewiseSession:
         )
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """The last state of the report. It is complete unless the session was interrupted or stopped early."""
+        """The last state of the report, baselines if they are to be updated, and the exit code.
+
+        The report is complete unless the session was interrupted or stopped early.
+        """
         if self._is_worker:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         complete = ended and not session.shouldstop and not session.shouldfail
         self._write_report(complete=complete)
         manager().hook.piecewise_report(report=self._report(complete=complete))
+        if self.settings.update:
+            passed = complete and exitstatus == pytest.ExitCode.OK
+            self._updated = self._updates.write(self._reported.values(), passed=passed)
+        session.exitstatus = exits.exit_status(exitstatus, self._failures)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The table, failures first, and where the files are."""
@@ -278,15 +292,8 @@ class PiecewiseSession:
             terminalreporter.line(line)
         if self.settings.report:
             terminalreporter.line(f"report: {Path(self.settings.report) / document.NAME}")
-        if self.settings.update:
-            for line in self._update_baselines():
-                terminalreporter.line(line)
-
-    def _update_baselines(self) -> Iterable[str]:
-        good = [result for result in self._reported.values() if result.status is Status.PASS]
-        paths = [path for result in good if (path := baselines.write(result, Path(self.settings.baselines)))]
-        yield f"baselines: {len(paths)} written, {len(good) - len(paths)} unchanged, of {len(self._reported)} case(s)"
-        yield from (f"  {path}" for path in paths)
+        for line in self._updated:
+            terminalreporter.line(line)
 
     def pytest_report_header(self) -> list[str]:
         """What is going to be done."""
@@ -306,5 +313,8 @@ class PiecewiseSession:
 
 
 def _options(config: pytest.Config) -> dict[str, Any]:
-    names = ("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report", "update")
+    names = (
+        *("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report"),
+        *("update", "reason", "update_to"),
+    )
     return {name: config.getoption(f"piecewise_{name}") for name in names}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_piecewise.baselines.update import KINDS
 from pytest_piecewise.errors import ModelError
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.records import DTYPES, TIERS, Settings
@@ -66,7 +67,9 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         threads=int(pick("threads", 2)),
         seed=int(pick("seed", 0)),
         baselines=str(rootdir / pick("baselines", "baselines")),
-        update="all" if options.get("update") else "",
+        update=",".join(_update_kinds(options)),
+        update_reason=str(options.get("reason") or "").strip(),
+        update_to=str(options.get("update_to") or ""),
         report=str(pick("report", "")),
         strict=bool(os.environ.get("CI")),
     )
@@ -89,8 +92,34 @@ def _check(settings: Settings) -> None:
         raise ModelError("expected a positive timeout and at least one thread")
     if settings.memory_limit_bytes < 0:
         raise ModelError(f"expected a memory limit in MiB, or 0, found {settings.memory_limit_bytes // 2**20}")
-    if settings.update and settings.strict:
-        raise ModelError("--piecewise-update is refused where CI is set: baselines are reviewed, not written by CI")
+    _check_update(settings)
+
+
+def _update_kinds(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is to be stored, in the order of `KINDS`. Proposals alone are of every kind."""
+    asked = set(filter(None, str(options.get("update") or "").split(",")))
+    if unknown := asked - set(KINDS):
+        raise ModelError(
+            f"expected --piecewise-update with {', '.join(KINDS)}, or several with commas, found {min(unknown)!r}; "
+            "new stores what has no value, fix what got worse, trim what got better"
+        )
+    if options.get("update_to") and not asked:
+        return KINDS
+    return tuple(kind for kind in KINDS if kind in asked)
+
+
+def _check_update(settings: Settings) -> None:
+    if settings.update and settings.strict and not settings.update_to:
+        raise ModelError(
+            "--piecewise-update is refused where CI is set: baselines are reviewed, not written by CI; "
+            "--piecewise-update-to DIR writes proposals, which `pytest-piecewise baselines pull DIR` takes"
+        )
+    if "fix" in settings.update and not settings.update_reason and not settings.update_to:
+        raise ModelError(
+            '--piecewise-update=fix stores what got worse and needs a reason: --piecewise-reason="why that is right"'
+        )
+    if settings.update_reason and "fix" not in settings.update:
+        raise ModelError("--piecewise-reason is stored with what --piecewise-update=fix changes; add fix to it")
 
 
 def chosen_dtypes(asked: Any, fallback: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_piecewise import hooks
-from pytest_piecewise.errors import PiecewiseError
+from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.leases import leased_gpu, visible_gpus
 from pytest_piecewise.records import (
     OUTPUT,
@@ -135,7 +135,7 @@ class Children:
         self._send({"warm": what})
         answer = self._answer(timeout=300)
         if "error" in answer:
-            raise PiecewiseError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
+            raise UnfitError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
         self._warm.add(what)
 
     @contextmanager
@@ -146,9 +146,7 @@ class Children:
         gpus = visible_gpus(self.gpus)
         _, _, index = case.device.partition(":")
         if int(index or 0) >= len(gpus):
-            raise PiecewiseError(
-                f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu"
-            )
+            raise UnfitError(f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu")
         with leased_gpu((gpus[int(index)],) if index else gpus) as gpu:
             yield {"CUDA_VISIBLE_DEVICES": gpu}
 

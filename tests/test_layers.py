@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "baselines",
         "capture",
         "compare",
+        "exits",
         "findings",
         "heat",
         "hooks",
@@ -40,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("child", "server"),
     ("workers",),
     ("runner",),
-    ("byhand", "commands", "items", "live", "session", "plugin"),
+    ("byhand", "commands", "items", "live", "session", "plugin", "updates"),
     ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""
@@ -49,7 +50,7 @@ UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm")}
 """The built-in engines: imported within the hook that is asked for them, as a plugin's would be."""
 
 MAY_USE_PRIVATE_TORCH = ("engines", "capture", "measure", "split", "server")
-MAY_USE_PYTEST = ("items", "live", "plugin", "session")
+MAY_USE_PYTEST = ("items", "live", "plugin", "session", "updates")
 
 
 @dataclass(frozen=True)

@@ -814,7 +814,7 @@ class Stored:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     directory = project(tmp_path_factory.mktemp("stored"), counted=BASELINES_MODELS, test_counts=BASELINES)
-    return Stored(directory, run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update", **FAST))
+    return Stored(directory, run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update=new", **FAST))
 
 
 def test_update_writes_one_file_per_case_that_passes(stored: Stored) -> None:
@@ -830,7 +830,7 @@ def test_update_writes_one_file_per_case_that_passes(stored: Stored) -> None:
 
 def test_second_update_changes_no_byte(stored: Stored) -> None:
     before = {name: path.read_bytes() for name, path in stored.files.items()}
-    done = run_pytest(stored.directory, *IN_PROCESS, "-v", "-k", "same or worse", "--piecewise-update", **FAST)
+    done = run_pytest(stored.directory, *IN_PROCESS, "-v", "-k", "same or worse", "--piecewise-update=new", **FAST)
     assert outcomes(done) == {id_of("same"): "passed", id_of("worse"): "passed"}, done.stdout
     assert "baselines: 0 written, 2 unchanged, of 2 case(s)" in done.stdout
     assert {name: path.read_bytes() for name, path in stored.files.items()} == before
@@ -890,16 +890,20 @@ def test_counts_are_judged_against_their_baselines(edited: Edited) -> None:
     }, done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "FAIL baseline: piecewise.kernels: stored 2, now 3\n" in shown(done, "worse")
-    assert "-> if this is intended: pytest --piecewise --piecewise-update" in shown(done, "worse")
-    corrupt = f"FAIL baseline: {edited.path('corrupt')}:1: expected JSON, found Expecting value; restore it from git"
+    assert "-> if this is intended: pytest --piecewise --piecewise-update=fix --piecewise-reason=" in shown(
+        done, "worse"
+    )
+    corrupt = (
+        f"FAIL baseline_file: {edited.path('corrupt')}:1: expected JSON, found Expecting value; restore it from git"
+    )
     assert corrupt in shown(done, "corrupt")
-    verdict = dict(re.findall(r"(\w+)-stand_in-float32 +piecewise .* (ok|STALE|NEW|FAIL baseline)\n", done.stdout))
+    verdict = dict(re.findall(r"(\w+)-stand_in-float32 +piecewise .* (ok|STALE|NEW|FAIL \w+)\n", done.stdout))
     assert verdict == {
         "same": "ok",
         "worse": "FAIL baseline",
         "better": "STALE",
         "new": "NEW",
-        "corrupt": "FAIL baseline",
+        "corrupt": "FAIL baseline_file",
     }
 
 
@@ -917,7 +921,7 @@ def test_missing_baseline_is_red_only_with_ci(edited: Edited) -> None:
     done = edited.in_ci
     assert outcomes(done) == outcomes(edited.done) | {id_of("new"): "failed"}
     assert f"NEW baseline: no baseline {edited.path('worse').parent}/new-stand_in-float32.json" in shown(done, "new")
-    assert "-> pytest --piecewise --piecewise-update" in shown(done, "new")
+    assert "-> pytest --piecewise --piecewise-update=new" in shown(done, "new")
     findings = {
         result["case"]["name"]: item["summary"]
         for result in read_report(edited.directory)["results"]
@@ -931,18 +935,24 @@ def test_missing_baseline_is_red_only_with_ci(edited: Edited) -> None:
 def test_update_stores_what_has_changed(edited: Edited, stored: Stored, tmp_path: Path) -> None:
     directory = tmp_path / "project"
     shutil.copytree(edited.directory, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    done = run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update", "test_counts.py", **FAST)
-    assert outcomes(done) == outcomes(stored.done)
-    assert "baselines: 4 written, 1 unchanged, of 6 case(s)" in done.stdout
+    update = ("--piecewise-update=new,fix,trim", "--piecewise-reason=because", "test_counts.py")
+    done = run_pytest(directory, *IN_PROCESS, "-v", *update, **FAST)
+    # A broken file is never written over: it may hold margins and quarantines that nobody else knows.
+    assert outcomes(done) == outcomes(stored.done) | {id_of("corrupt"): "failed"}
+    assert "baselines: nothing trimmed, since the session did not pass" in done.stdout
+    assert "baselines: 2 written, 2 unchanged, of 6 case(s)" in done.stdout
+    assert "    piecewise.kernels: 2 -> 3 (fix)\n" in done.stdout
     updated = Stored(directory, done)
-    assert {name: path.read_text() for name, path in updated.files.items()} == {
-        name: path.read_text() for name, path in stored.files.items()
-    }
+    for name in ("same", "new"):
+        assert updated.path(name).read_bytes() == stored.path(name).read_bytes()
+    line = '"piecewise.kernels": {"gate": "exact", "value": 3, "reason": "because"}'
+    assert line in updated.path("worse").read_text()
+    assert updated.path("better").read_bytes() == edited.path("better").read_bytes()
 
 
 def test_update_is_refused_where_ci_is_set(tmp_path: Path) -> None:
     directory = project(tmp_path, counted=BASELINES_MODELS, test_counts=SAME_ONLY)
-    done = run_pytest(directory, "--piecewise", "--piecewise-update", CI="true")
+    done = run_pytest(directory, "--piecewise", "--piecewise-update=new", CI="true")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert (
         "ERROR: --piecewise-update is refused where CI is set: baselines are reviewed, not written by CI" in done.stderr
@@ -960,7 +970,8 @@ def test_platform_without_baselines_stays_green_also_in_ci(tmp_path: Path) -> No
     platform = result["platform"]
     assert finding["status"] == "SKIP"
     assert finding["summary"] == (
-        f"no baselines for platform {platform} in {directory}/baselines; to make some: pytest --piecewise --piecewise-update"
+        f"no baselines for platform {platform} in {directory}/baselines; "
+        "to make some: pytest --piecewise --piecewise-update=new"
     )
     assert not (directory / "baselines").exists()
 

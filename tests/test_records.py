@@ -97,6 +97,7 @@ BUILD = BuildRecord(
     counts=COUNTS,
     parts=(Part(name="piece 1", compiled=True, ops=7, same_as="piece 0", compile_seconds=0.5),),
     calls=20,
+    kernels=("cpp_fused_add", "cpp_fused_add"),
     graph_kind="recorded graphs",
     notes=("the reference is float64",),
     environment={"torch": "2.13.0"},
@@ -133,7 +134,9 @@ SETTINGS = Settings(
     threads=3,
     seed=11,
     baselines="/b",
-    update="all",
+    update="new,fix",
+    update_reason="because",
+    update_to="out",
     report="out",
     strict=True,
 )

@@ -171,13 +171,43 @@ def test_ci_makes_the_session_strict(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_update_is_refused_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_settings(tmp_path, {}, {"update": True}).update == "all"
+    assert make_settings(tmp_path, {}, {"update": "new"}).update == "new"
     monkeypatch.setenv("CI", "true")
+    with pytest.raises(
+        ModelError, match=r"^--piecewise-update is refused where CI is set: .*--piecewise-update-to DIR"
+    ):
+        make_settings(tmp_path, {}, {"update": "new"})
+
+
+def test_proposals_are_of_every_kind_also_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    settings = make_settings(tmp_path, {}, {"update_to": "out"})
+    assert (settings.update, settings.update_to) == ("new,fix,trim", "out")
+    assert make_settings(tmp_path, {}, {"update_to": "out", "update": "trim"}).update == "trim"
+
+
+def test_kinds_of_update_are_brought_into_order(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {}, {"update": "trim,fix,new", "reason": " why "})
+    assert (settings.update, settings.update_reason) == ("new,fix,trim", "why")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"update": "all"}, "expected --piecewise-update with new, fix, trim, or several with commas, found 'all'"),
+        ({"update": "new,fix"}, "--piecewise-update=fix stores what got worse and needs a reason"),
+        ({"update": "fix", "reason": " "}, "--piecewise-update=fix stores what got worse and needs a reason"),
+        ({"update": "new", "reason": "x"}, "--piecewise-reason is stored with what --piecewise-update=fix changes"),
+        ({"reason": "x"}, "--piecewise-reason is stored with what --piecewise-update=fix changes"),
+    ],
+)
+def test_unusable_update_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], message: str
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
     with pytest.raises(ModelError) as refusal:
-        make_settings(tmp_path, {}, {"update": True})
-    assert str(refusal.value) == (
-        "--piecewise-update is refused where CI is set: baselines are reviewed, not written by CI"
-    )
+        make_settings(tmp_path, {}, options)
+    assert str(refusal.value).startswith(message)
 
 
 def test_plugins_reach_children_through_the_environment(tmp_path: Path) -> None:
