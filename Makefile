@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
 WORKERS ?= 2
+REPORT ?= .piecewise
 
-.PHONY: setup fastcheck test lint clean
+.PHONY: setup ci-tools fastcheck test lint clean
 
 setup: $(VENV)/ready
+ci-tools: .venv-ci/ready
 
 # torch comes first and by itself: alone on a CPU-only machine it is the CPU wheel, as a dependency gigabytes of CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -15,8 +17,14 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,models,dev]'
 	touch $@
 
+# What generates, lints, runs and reports pipelines: without torch, so that an agent has it in seconds.
+.venv-ci/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ci
+	.venv-ci/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ci]'
+	touch $@
+
 fastcheck: setup
-	$(PYTEST) --piecewise -n $(WORKERS) --piecewise-report .piecewise suites/fastcheck
+	$(PYTEST) --piecewise -n $(WORKERS) --piecewise-report $(REPORT) suites/fastcheck
 
 test: setup lint
 	$(PYTEST) tests
@@ -27,4 +35,4 @@ lint: setup
 	$(VENV)/bin/mypy
 
 clean:
-	rm -rf $(VENV) .piecewise .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-ci .piecewise .pytest_cache .mypy_cache .ruff_cache *.egg-info

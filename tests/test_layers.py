@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "baselines",
         "capture",
+        "changes",
         "compare",
         "exits",
         "findings",
@@ -37,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "structure",
         "ties",
     ),
-    ("engines",),
+    ("ci", "engines"),
     ("child", "server"),
     ("workers",),
     ("runner",),

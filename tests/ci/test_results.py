@@ -1,0 +1,142 @@
+"""The results that steps owe: what makes one unusable, what they say together, and how that is published."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_piecewise.ci.model import PipelineError
+from pytest_piecewise.ci.publish import cut, expected_from, report
+from pytest_piecewise.ci.results import judge, read_owed
+from pytest_piecewise.records import Case, CaseResult, Finding, Report, Status, to_plain
+
+PASS = Finding(check="equivalence", status=Status.PASS, variant="full", summary="agree")
+WRONG = Finding(check="equivalence", status=Status.FAIL, variant="piecewise", summary="<b>x|y` off & out\nby one")
+COST = Finding(check="cost", status=Status.FAIL, variant="piecewise", summary="1.4 x full")
+NEW = Finding(check="baseline", status=Status.NEW, summary="no baseline")
+SKIP = Finding(check="build", status=Status.SKIP, summary="vLLM is not installed")
+
+
+def result(name: str, *findings: Finding) -> CaseResult:
+    return CaseResult(
+        case=Case(model="m:M", name=name),
+        seed=0,
+        platform="cpu",
+        revision="",
+        graph_kind="",
+        findings=findings,
+        builds=(),
+    )
+
+
+def whole(*results: CaseResult) -> Report:
+    return Report(tier="fastcheck", complete=True, environment={}, results=results)
+
+
+def put(folder: Path, name: str, made: Report | str) -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made if isinstance(made, str) else json.dumps(to_plain(made)))
+    return name
+
+
+GOOD = whole(result("a", PASS))
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (None, "missing"),
+        ("", "cannot be read: JSONDecodeError"),
+        ('{"schema": 1', "cannot be read: JSONDecodeError"),
+        ("[]", "cannot be read: TypeError"),
+        ("{}", "cannot be read: KeyError"),
+        ('{"schema": 1, "results": 3}', "cannot be read: TypeError"),
+        ('{"schema": 99}', "expected report schema 1, found 99"),
+        ("\0\1", "cannot be read"),
+        (dataclasses.replace(GOOD, complete=False), "unfinished: the session ended early, after 1 case"),
+        (whole(), "empty: no case was checked"),
+        (whole(result("a", SKIP), result("b", SKIP)), "nothing was checked: all 2 case"),
+    ],
+)
+def test_unusable_result_is_an_error(made: Report | str | None, says: str, tmp_path: Path) -> None:
+    good = put(tmp_path, "good.json", GOOD)
+    if made is not None:
+        put(tmp_path, "bad.json", made)
+    found = read_owed(tmp_path, [good, "bad.json"])
+    assert [item.problem == "" for item in found] == [True, False]
+    assert says in found[1].problem
+    verdict = judge(found)
+    assert verdict.style == "error"
+    assert "| `bad.json` | " in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("findings", "style", "says"),
+    [
+        ([PASS], "success", "1 case(s) in 1 of 1 result(s); all passed"),
+        ([PASS, SKIP], "success", "all passed"),
+        ([PASS, WRONG], "error", "1 failing"),
+        ([PASS, WRONG, COST], "error", "1 failing"),
+        ([PASS, COST], "warning", "1 with changed cost"),
+        ([PASS, NEW], "warning", "1 with changed cost"),
+    ],
+)
+def test_verdict(findings: list[Finding], style: str, says: str, tmp_path: Path) -> None:
+    verdict = judge(read_owed(tmp_path, [put(tmp_path, "a.json", whole(result("a", *findings)))]))
+    assert (verdict.style, says in verdict.text) == (style, True), verdict.text
+
+
+def test_text_of_findings_cannot_break_the_table(tmp_path: Path) -> None:
+    text = judge(read_owed(tmp_path, [put(tmp_path, "a.json", whole(result("a", WRONG)))])).text
+    row = next(line for line in text.splitlines() if line.startswith("| `a-"))
+    assert row.count("|") == 3
+    assert "<b>" not in row
+    assert "&lt;b&gt;x&#124;y&#96; off &amp; out by one" in row
+
+
+def test_report_of_a_folder_ends_with_1_only_for_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, made, code in (
+        ("good", GOOD, 0),
+        ("cost", whole(result("a", PASS, COST)), 0),
+        ("bad", whole(result("a", WRONG)), 1),
+    ):
+        assert report({}, [put(tmp_path, name, made)], tmp_path) == code
+    assert report({}, ["none"], tmp_path) == 1
+    assert "missing" in capsys.readouterr().out
+
+
+def test_summary_for_github_is_appended(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    assert report({"GITHUB_STEP_SUMMARY": str(summary)}, [put(tmp_path, "a.json", GOOD)], tmp_path) == 0
+    assert summary.read_text().startswith("before\n**piecewise**: 1 case(s)")
+
+
+def test_what_cannot_be_published_changes_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"GITHUB_STEP_SUMMARY": str(tmp_path / "no/such/directory.md")}
+    assert report(environ, [put(tmp_path, "a.json", GOOD)], tmp_path) == 0
+    assert "not published" in capsys.readouterr().err
+
+
+def test_results_come_from_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match="--from DIR"):
+        report({"BUILDKITE": "true"}, ["a"], None)
+    with pytest.raises(PipelineError, match="found neither"):
+        expected_from({}, [], "V")
+    assert expected_from({"V": "a b"}, [], "V") == ["a", "b"]
+    assert expected_from({"V": "a b"}, ["c"], "V") == ["c"]
+
+
+def test_long_text_is_cut_by_bytes_between_lines() -> None:
+    text = "\n".join(f"| row {index} | ü |" for index in range(1000))
+    short = cut(text, 500)
+    assert 450 < len(short.encode()) <= 500
+    *rows, _, last = short.splitlines()
+    assert last == "_The rest is in the artifacts._"
+    assert all(row.endswith(" ü |") for row in rows[:-1])
+    assert cut("short", 500) == "short"
