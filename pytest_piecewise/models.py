@@ -66,6 +66,10 @@ class Model:
     """`(*inputs) -> outputs` computed by hand, without the module: then eager is checked as well."""
     reference: str = "float64"
     """Precision of the reference, `float64` or, for a model too large for it, `float32` (not for float32 cases)."""
+    watches: tuple[str, ...] = ()
+    """Paths whose change can change what is found on this model, relative to the root of the project: files, directories
+    with all below them, or globs; `!` excludes. With `--piecewise-changed-files` a test is left out if nothing of it has
+    changed, nor the files of model and test. Where nothing is declared, anything may matter."""
     allow: Mapping[str, str] = field(default_factory=dict)
     """Checks switched off, by name, each with the reason that reports will show."""
 
@@ -155,7 +159,7 @@ def _naming_problem(model: Model) -> str:
     for attribute in ("build", "inputs"):
         if not callable(getattr(model, attribute)):
             return f"expected `{attribute}` to be callable, found {getattr(model, attribute)!r}; pass a function"
-    for attribute in ("splitting_ops", "state", "exact_outputs"):
+    for attribute in ("splitting_ops", "state", "exact_outputs", "watches"):
         value = getattr(model, attribute)
         if isinstance(value, str):
             return f"expected a tuple of names in {attribute}, found the string {value!r}; write ({value!r},)"
@@ -277,3 +281,17 @@ def locate(model: Model, near: ModuleType | None = None) -> tuple[str, str]:
         f"Model {model.name!r}: expected it at the top level of an importable module, so that a child process can find it; "
         "found it nowhere. Assign it to a module-level name, as in TINY = Model(...)"
     )
+
+
+def files_of(model: Model, root: Path) -> set[Path]:
+    """The files below `root` of the loaded modules that hold `model`, or define its `build` or `inputs`."""
+    functions = (getattr(function, "func", function) for function in (model.build, model.inputs))  # of a partial
+    names = {getattr(function, "__module__", "") for function in functions}
+    found = set()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or not Path(file).is_relative_to(root):
+            continue
+        if name in names or any(value is model for value in list(vars(module).values())):
+            found.add(Path(file))
+    return found

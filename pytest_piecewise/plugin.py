@@ -23,7 +23,7 @@ MARKER = (
     "with the `piecewise` fixture; one test per dtype of the model unless `dtype` (a name or several) says otherwise; "
     "`tier` is the least --piecewise tier that runs it; `device` is auto, cpu or cuda[:i]. Runs only with --piecewise."
 )
-NAME = "piecewise-session"
+NAME, SELECTING = "piecewise-session", "piecewise-selecting"
 
 
 class _TierAction(argparse.Action):
@@ -69,6 +69,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     option("--piecewise-update-to", dest="piecewise_update_to", metavar="DIR",
            help="write what an update would store as proposals into DIR; also where CI is set")  # fmt: skip
+    _add_selection(option)
+
+
+def _add_selection(option: Callable[..., None]) -> None:
+    option("--piecewise-changed-files", dest="piecewise_changed_files", metavar="FILE",
+           help="deselect tests whose models declare, in `watches`, that none of these paths matters")  # fmt: skip
+    option("--piecewise-shard", dest="piecewise_shard", metavar="I/N", help="run the I-th of N parts, counted from 1; "
+           "auto: as the variables of the CI say")  # fmt: skip
+    option("--piecewise-durations", dest="piecewise_durations", metavar="PATH",
+           help="split by what cases took in this report.json, or in those below this directory")  # fmt: skip
+    option("--piecewise-allow-empty", dest="piecewise_allow_empty", action="store_true",
+           help="exit code 0 where selection leaves nothing to run; otherwise 5")  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,9 +92,13 @@ def pytest_configure(config: pytest.Config) -> None:
                 "--piecewise-model needs --piecewise: pytest --piecewise --piecewise-model MODULE:ATTR"
             )
         return
-    from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415 - not for ordinary runs
+    from pytest_piecewise.selecting import Selecting  # noqa: PLC0415 - not for ordinary runs
+    from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415
 
-    config.pluginmanager.register(PiecewiseSession(config), NAME)
+    session = PiecewiseSession(config)
+    config.pluginmanager.register(session, NAME)
+    selecting = Selecting(config, session.table, session.settings.baselines, is_piecewise)
+    config.pluginmanager.register(selecting, SELECTING)
 
 
 def _session(config: pytest.Config) -> PiecewiseSession | None:

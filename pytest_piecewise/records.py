@@ -285,11 +285,28 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which of the collected tests that build models a session ran: those that a change can touch, of those one shard.
+
+    `changed_files` is -1 where no list of them was given; `split` is the same in all shards of one run.
+    """
+
+    changed_files: int = -1
+    collected: int = 0
+    touched: int = 0
+    chosen: int = 0
+    shard: str = ""
+    split: str = ""
+    empty_allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One session: the content of report.json."""
 
     schema: int = SCHEMA_VERSION
     run: Run = Run()
+    selection: Selection = Selection()
     tier: str
     complete: bool
     environment: dict[str, str]

@@ -51,12 +51,12 @@ class PiecewiseSession:
         self._left_out = 0
         self._run = Run() if self._is_worker else this_run(config.rootpath)
         try:
-            self._table = read_table(config.rootpath)
-            self.settings: Settings = make_settings(config.rootpath, self._table, _options(config))
+            self.table = read_table(config.rootpath)
+            self.settings: Settings = make_settings(config.rootpath, self.table, _options(config))
             manager()  # plugins that cannot be used are refused here
         except PiecewiseError as error:
             raise pytest.UsageError(str(error)) from error
-        self._own_models = [*self._table.get("models", []), *config.getoption("piecewise_models")]
+        self._own_models = [*self.table.get("models", []), *config.getoption("piecewise_models")]
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
         self._live = LiveLine(config)
@@ -65,7 +65,7 @@ class PiecewiseSession:
     @property
     def engine(self) -> str:
         """The engine where neither option nor marker names one."""
-        return str(self._config.getoption("piecewise_engine") or self._table.get("engine", "native"))
+        return str(self._config.getoption("piecewise_engine") or self.table.get("engine", "native"))
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the options that the command line has."""
@@ -109,7 +109,7 @@ class PiecewiseSession:
         else:
             found, (reference, file) = model, locate(model, near)
         option = self._config.getoption
-        asked = option("piecewise_dtype") or dtype or self._table.get("dtype")
+        asked = option("piecewise_dtype") or dtype or self.table.get("dtype")
         cases = [
             Case(
                 model=reference,
@@ -262,8 +262,14 @@ class PiecewiseSession:
     def _report(self, *, complete: bool) -> Report:
         results = tuple(self._reported[key] for key in sorted(self._reported))
         environment = results[0].environment if results else {}
+        selecting: Any = self._config.pluginmanager.get_plugin("piecewise-selecting")
         return Report(
-            run=self._run, tier=self.settings.tier, complete=complete, environment=environment, results=results
+            selection=selecting.selection,
+            run=self._run,
+            tier=self.settings.tier,
+            complete=complete,
+            environment=environment,
+            results=results,
         )
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -28,8 +28,11 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "report": (str,),
     "plugins": (list,),
     "models": (list,),
+    "watches": (list,),
+    "durations": (str,),
 }
-"""What the table may hold: `timeout` in seconds, `memory-limit` in MiB, `plugins` and `models` as lists of names."""
+"""What the table may hold: `timeout` in seconds, `memory-limit` in MiB, `plugins` and `models` as lists of names,
+`watches` as a list of paths that every model depends on."""
 
 
 def read_table(rootdir: Path) -> dict[str, Any]:

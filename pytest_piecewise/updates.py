@@ -25,6 +25,8 @@ FILTERS = {
     "--piecewise-model": ("piecewise_models", []),
     "--piecewise-engine": ("piecewise_engine", None),
     "--piecewise-dtype": ("piecewise_dtype", None),
+    "--piecewise-changed-files": ("piecewise_changed_files", None),
+    "--piecewise-shard": ("piecewise_shard", None),
 }
 """Options that leave tests out, with their place in pytest's options and what they are when not given."""
 

@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "origin",
         "protocol",
         "reports",
+        "selection",
         "settings",
         "split",
         "structure",
@@ -42,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("child", "server"),
     ("workers",),
     ("runner",),
-    ("byhand", "commands", "items", "live", "session", "plugin", "updates"),
+    ("byhand", "commands", "items", "live", "selecting", "session", "plugin", "updates"),
     ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""
@@ -51,7 +52,7 @@ UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm")}
 """The built-in engines: imported within the hook that is asked for them, as a plugin's would be."""
 
 MAY_USE_PRIVATE_TORCH = ("engines", "capture", "measure", "split", "server")
-MAY_USE_PYTEST = ("items", "live", "plugin", "session", "updates")
+MAY_USE_PYTEST = ("items", "live", "plugin", "selecting", "session", "updates")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from pytest_piecewise.records import (
     Phase,
     Report,
     Run,
+    Selection,
     Settings,
     Status,
     from_plain,
@@ -124,7 +125,12 @@ RUN = Run(
     dirty=True,
     url="https://example.org/412",
 )
-REPORT = Report(run=RUN, tier="full", complete=True, environment={"torch": "2.13.0"}, results=(RESULT,))
+SELECTION = Selection(
+    changed_files=3, collected=20, touched=9, chosen=5, shard="1/2", split="0123456789ab", empty_allowed=True
+)
+REPORT = Report(
+    run=RUN, selection=SELECTION, tier="full", complete=True, environment={"torch": "2.13.0"}, results=(RESULT,)
+)
 SETTINGS = Settings(
     tier="nightly",
     device="cuda:0",
@@ -143,7 +149,7 @@ SETTINGS = Settings(
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
 SAMPLES = (
     FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, RESULT,
-    RUN, REPORT,
+    RUN, SELECTION, REPORT,
 )  # fmt: skip
 RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
 

@@ -44,6 +44,8 @@ baselines = "stored"
 report = "out"
 plugins = ["mypkg.plugin"]
 models = ["mypkg.models:TINY"]
+watches = ["src"]
+durations = "durations.json"
 """
 
 

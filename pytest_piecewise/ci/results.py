@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_piecewise.exits import COST_CHECKS
 from pytest_piecewise.records import SCHEMA_VERSION, CaseResult, Report, Status, from_plain
-
-COST_CHECKS = ("baseline", "cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,33 @@ def _costs(result: CaseResult) -> bool:
 
 
 def read_owed(folder: Path, names: Sequence[str]) -> tuple[Owed, ...]:
-    """The result files `names` below `folder`. One that is absent, broken, unfinished or empty has a problem."""
-    return tuple(_read(folder / name, name) for name in names)
+    """The result files `names` below `folder`. One that is absent, broken, unfinished or empty has a problem.
+
+    So have the shards of one step (files in sibling directories) that were not made from one list of tests.
+    """
+    found = tuple(_read(folder / name, name) for name in names)
+    return tuple(_with_shards(item, [it for it in found if _step(it) == _step(item)]) for item in found)
+
+
+def _step(item: Owed) -> Path:
+    return Path(item.name).parent.parent
+
+
+def _with_shards(item: Owed, step: Sequence[Owed]) -> Owed:
+    """The result, with a problem if it and the others of its step do not make a whole."""
+    if item.problem or item.report is None or not item.report.selection.shard:
+        return item
+    chosen = [it.report.selection for it in step if it.report]
+    mine, count = item.report.selection, int(item.report.selection.shard.partition("/")[2])
+    others = [it for it in chosen if it.split != mine.split]
+    problem = ""
+    if others:
+        problem = (
+            f"shard {mine.shard} is of split {mine.split}, another of {others[0].split}: tests were lost or repeated"
+        )
+    elif len({it.shard for it in chosen}) != count:
+        problem = f"shard {mine.shard}, but {len({it.shard for it in chosen})} of {count} shards are here"
+    return dataclasses.replace(item, problem=problem)
 
 
 def _read(path: Path, name: str) -> Owed:
@@ -57,6 +82,9 @@ def _problem(report: Report) -> str:
     if not report.complete:
         return f"unfinished: the session ended early, after {len(report.results)} case(s)"
     statuses = [result.status for result in report.results]
+    chosen = report.selection
+    if not statuses and chosen.empty_allowed and chosen.collected and not chosen.chosen:
+        return ""
     if not statuses:
         return "empty: no case was checked"
     if all(status is Status.SKIP for status in statuses):

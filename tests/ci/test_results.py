@@ -11,7 +11,7 @@ import pytest
 from pytest_piecewise.ci.model import PipelineError
 from pytest_piecewise.ci.publish import cut, expected_from, report
 from pytest_piecewise.ci.results import judge, read_owed
-from pytest_piecewise.records import Case, CaseResult, Finding, Report, Status, to_plain
+from pytest_piecewise.records import Case, CaseResult, Finding, Report, Selection, Status, to_plain
 
 PASS = Finding(check="equivalence", status=Status.PASS, variant="full", summary="agree")
 WRONG = Finding(check="equivalence", status=Status.FAIL, variant="piecewise", summary="<b>x|y` off & out\nby one")
@@ -72,6 +72,40 @@ def test_unusable_result_is_an_error(made: Report | str | None, says: str, tmp_p
     verdict = judge(found)
     assert verdict.style == "error"
     assert "| `bad.json` | " in verdict.text
+
+
+def shard(text: str, split: str, *results: CaseResult) -> Report:
+    chosen = Selection(collected=4, touched=4, chosen=len(results), shard=text, split=split)
+    return dataclasses.replace(whole(*results), selection=chosen)
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (shard("2/2", "abc", result("b", PASS)), ""),
+        (shard("2/2", "xyz", result("b", PASS)), "shard 1/2 is of split abc, another of xyz: tests were lost"),
+        (shard("1/2", "abc", result("b", PASS)), "shard 1/2, but 1 of 2 shards are here"),
+        (shard("2/3", "abc", result("b", PASS)), "shard 2/3, but 2 of 3 shards are here"),
+    ],
+)
+def test_shards_of_a_step_have_to_make_a_whole(second: Report, says: str, tmp_path: Path) -> None:
+    names = [
+        put(tmp_path, "full/0/report.json", shard("1/2", "abc", result("a", PASS))),
+        put(tmp_path, "full/1/report.json", second),
+        put(tmp_path, "other/0/report.json", shard("1/1", "123", result("a", PASS))),
+    ]
+    text = judge(read_owed(tmp_path, names)).text
+    assert (says in text, "all passed" in text) == (True, not says), text
+
+
+def test_empty_selection_is_good_only_where_it_was_allowed(tmp_path: Path) -> None:
+    for allowed, style in ((True, "success"), (False, "error")):
+        chosen = Selection(changed_files=1, collected=3, empty_allowed=allowed)
+        name = put(tmp_path, "a.json", dataclasses.replace(whole(), selection=chosen))
+        assert judge(read_owed(tmp_path, [name])).style == style
+    chosen = Selection(changed_files=1, empty_allowed=True)
+    name = put(tmp_path, "a.json", dataclasses.replace(whole(), selection=chosen))
+    assert judge(read_owed(tmp_path, [name])).style == "error", "nothing was collected at all"
 
 
 @pytest.mark.parametrize(
