@@ -74,6 +74,8 @@ class GraphPool:
 
 
 def _record_cpu(function: Function, arguments: Sequence[Any], frozen: Frozen) -> tuple[Callable[[], None], Any, Any]:
+    # Aliases of the memory as it is now: a tensor that is given new memory later takes a CUDA graph nowhere either.
+    arguments = [value.detach() if isinstance(value, torch.Tensor) else value for value in arguments]
     outputs = function(*arguments)
     targets = _tensors(outputs)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from pytest_piecewise import hooks
 from pytest_piecewise.errors import BuildError, PiecewiseError
-from pytest_piecewise.hooks import find_engine
+from pytest_piecewise.faults import Plant, planted
+from pytest_piecewise.measure import Meter
+from pytest_piecewise.models import find_model
 from pytest_piecewise.records import PHASE, BuildRecord, Case, Finding, Settings, Status, from_plain, to_plain
 
 
@@ -24,10 +29,28 @@ def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | N
         part.rename(folder / PHASE)
 
     try:
-        record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
-    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a finding
+        with _fault(case, variant, settings) as plant:
+            try:
+                record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
+            except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a finding
+                record = _failure(variant, error)
+        record = dataclasses.replace(record, fault=settings.fault, effects=plant.effects)
+    except Exception as error:  # noqa: BLE001 - of planting
         record = _failure(variant, error)
     return dict(to_plain(record))
+
+
+@contextmanager
+def _fault(case: Case, variant: str, settings: Settings) -> Iterator[Plant]:
+    """Within it the fault of the settings, if there is one, is at work in this process."""
+    if not settings.fault:
+        yield Plant()
+        return
+    from pytest_piecewise.engines import tasks  # noqa: PLC0415 - torch, in the child only
+
+    request = tasks.make_request(find_model(case.model, case.file), case, variant, settings, Meter())
+    with planted(settings.fault, request) as plant:
+        yield plant
 
 
 def _do(
@@ -39,7 +62,7 @@ def _do(
         return probe.probe(case, settings)
     if kind == "reference":
         return tasks.run_reference(case, settings, shared, on_phase)
-    engine = find_engine(case.engine)
+    engine = hooks.find_engine(case.engine)
     doing: Any = engine.tasks() if hasattr(engine, "tasks") else tasks
     if kind == "build":
         return cast(BuildRecord, doing.run_variant(case, variant, settings, shared, on_phase))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,27 @@ MARKER = (
     "`tier` is the least --piecewise tier that runs it; `device` is auto, cpu or cuda[:i]. Runs only with --piecewise."
 )
 NAME, SELECTING = "piecewise-session", "piecewise-selecting"
+
+
+KINDS = ("STALE", "POOL", "PAD", "SPLIT", "ALIAS", "SHAPE", "CACHE", "CAPTURE", "NUM", "FALLBACK", "VACUOUS", "COST")
+CANARY = "--piecewise-canary"
+
+
+def _canary_flags() -> dict[str, str]:
+    """`--piecewise-canary`, and with `=KIND` or `=NAME`, as flags: it must not take a path for a name either.
+
+    Names of faults are known to a package that an ordinary run does not import, so what the command line has is taken.
+    """
+    given = [*sys.argv, *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    named = {item: item.partition("=")[2] for item in given if item.startswith(f"{CANARY}=")}
+    return {CANARY: "all"} | {f"{CANARY}={kind}": kind for kind in KINDS} | named
+
+
+class _CanaryAction(argparse.Action):
+    """`--piecewise-canary` and its kinds and names as flags."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, (option_string or "").partition("=")[2] or "all")
 
 
 class _TierAction(argparse.Action):
@@ -59,6 +83,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     option("--piecewise-memory", dest="piecewise_memory_limit", type=int, metavar="MIB",
            help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
+    option(*_canary_flags(), action=_CanaryAction, dest="piecewise_canary", nargs=0,
+           help="plant known faults in each case, one at a time, and say which check catches which; =KIND or =NAME for some "
+           "of them; `pytest-piecewise faults` lists them")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
     option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")
     option("--piecewise-update", dest="piecewise_update", metavar="new,fix,trim",
@@ -91,6 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 "--piecewise-model needs --piecewise: pytest --piecewise --piecewise-model MODULE:ATTR"
             )
+        if config.getoption("piecewise_canary"):
+            raise pytest.UsageError("--piecewise-canary needs --piecewise: pytest --piecewise --piecewise-canary")
         return
     from pytest_piecewise.selecting import Selecting  # noqa: PLC0415 - not for ordinary runs
     from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415

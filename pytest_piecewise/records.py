@@ -46,6 +46,7 @@ CHECKS: Mapping[str, str] = {
     "baseline": "counts equal the stored baseline",
     "baseline_file": "the stored baseline can be read and belongs to the case",
     "cost": "work, memory and ratios of compile, capture and step times are within their gates",
+    "canary": "every planted fault that applies to the case was caught (--piecewise-canary)",
 }
 """Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
 
@@ -126,6 +127,10 @@ class Settings:
     """A directory for proposed baselines, in place of those that are compared with."""
     report: str = ""
     strict: bool = False
+    canary: str = ""
+    """The faults that are planted in each clean case, one at a time: `all`, a kind or a name; empty for none."""
+    fault: str = ""
+    """The planted fault that builds have, by name; empty but in a canary run and its tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +232,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRecord:
-    """What one child process reports of one variant. `outcome` is ok, error, crash, timeout or memory."""
+    """What one child process reports of one variant. `outcome` is ok, error, crash, timeout or memory.
+
+    `fault` names what was planted, and `effects` how often it changed something: 0 means that it was not planted at all.
+    """
 
     variant: str
     outcome: str
@@ -244,6 +252,27 @@ class BuildRecord:
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     last_output: str = ""
+    fault: str = ""
+    effects: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One fault of a canary run. `outcome` is caught, missed, `not planted` (it had no effect) or `not applicable`; of the
+    one in which nothing is planted, `nothing found` or `false alarm`.
+
+    `checks` are those that failed, each with the phase where it did first; `expected` those that were to; `reason` says why
+    a fault does not apply, or what the first finding said.
+    """
+
+    fault: str
+    kind: str
+    outcome: str
+    checks: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    effects: int = 0
+    reason: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +289,7 @@ class CaseResult:
     comparisons: tuple[Comparison, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    canary: tuple[Trial, ...] = ()
 
     @property
     def status(self) -> Status:

@@ -33,12 +33,33 @@ def run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick) ->
 
 def skip_case(case: Case, settings: Settings, reason: str) -> CaseResult:
     """The result of a case whose engine cannot build it here."""
-    return _result(case, settings, [], [Finding(check="build", status=Status.SKIP, summary=reason)])
+    return result_of(case, settings, [], [Finding(check="build", status=Status.SKIP, summary=reason)])
 
 
 def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path) -> CaseResult:
+    records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks_of(case))
+    return result_of(case, settings, records, findings)
+
+
+def tasks_of(case: Case) -> list[tuple[str, str]]:
+    """What a case consists of, as `(kind of task, variant)`."""
     variants = getattr(hooks.find_engine(case.engine), "variants", VARIANTS)
-    tasks = [("build", variant) for variant in variants] + [("reference", ""), ("comparison", "")]
+    return [("build", variant) for variant in variants] + [("reference", ""), ("comparison", "")]
+
+
+def do_tasks(
+    case: Case,
+    settings: Settings,
+    worker: Worker,
+    on_tick: OnTick,
+    folder: Path,
+    tasks: Sequence[tuple[str, str]],
+    cache: Path | None = None,
+) -> tuple[list[BuildRecord], list[Finding]]:
+    """Does tasks of a case in order, in `folder`, and collects what they say.
+
+    `cache` is an Inductor cache directory for all of them; without it each has one of its own.
+    """
     records: list[BuildRecord] = []
     findings: list[Finding] = []
     for kind, variant in tasks:
@@ -51,16 +72,20 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
             findings.append(Finding(check="build", status=Status.SKIP, variant=name, summary=reason))
             continue
         task = {"kind": kind, "variant": variant, "case": to_plain(case), "settings": to_plain(settings)}
+        task |= {"cache": str(cache)} if cache else {}
         record = worker.do(task, folder / name, settings, on_tick)
         records.append(record)
         if record.outcome == "ok" and kind == "build":
             done = f"built and taken through {record.calls} calls"
             findings.append(Finding(check="build", status=Status.PASS, variant=name, summary=done))
         findings += record.findings
-    return _result(case, settings, records, findings)
+    return records, findings
 
 
-def _result(case: Case, settings: Settings, records: Sequence[BuildRecord], findings: Sequence[Finding]) -> CaseResult:
+def result_of(
+    case: Case, settings: Settings, records: Sequence[BuildRecord], findings: Sequence[Finding]
+) -> CaseResult:
+    """The record of a case out of what its tasks reported."""
     known = {key: value for record in records for key, value in record.environment.items()}
     return CaseResult(
         case=case,

@@ -173,7 +173,7 @@ def _work(command: dict[str, Any]) -> None:
     folder = Path(command["folder"])
     os.environ.update(command["environ"])
     sys.path[:] = command["path"]
-    private_directories(folder)
+    private_directories(folder, command["task"].get("cache"))
     from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
 
     part = folder / f"{RESULT}.part"
@@ -183,11 +183,16 @@ def _work(command: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def private_directories(folder: Path) -> None:
-    """Caches and temporary files of this process alone: nothing on disk is found, and nothing is left."""
+def private_directories(folder: Path, cache: str | None = None) -> None:
+    """Caches and temporary files of this process alone: nothing on disk is found, and nothing is left.
+
+    `cache` is an Inductor cache directory to use, and to leave, in place of its own.
+    """
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"), ("TMPDIR", "tmp")):
         (folder / name).mkdir(exist_ok=True)
         os.environ[variable] = str(folder / name)
+    if cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     tempfile.tempdir = None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_piecewise import exits
+from pytest_piecewise.canary import run_canary
 from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
@@ -30,11 +31,11 @@ from pytest_piecewise.records import (
     from_plain,
     to_plain,
 )
-from pytest_piecewise.reports import document, startup, terminal
+from pytest_piecewise.reports import document, startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.updates import Updates, filters_of
-from pytest_piecewise.workers import Children, InProcess, Worker
+from pytest_piecewise.workers import Children, InProcess, OnTick, Worker
 
 
 class PiecewiseSession:
@@ -203,17 +204,21 @@ class PiecewiseSession:
                 reason = find_engine(case.engine).unsupported(case)
                 start = time.monotonic()
                 if reason is None:
-                    found = run_case(case, self.settings, self._worker(case.engine), self._live.tick(case))
+                    found = self._run_case(case, self._worker(case.engine), self._live.tick(case))
                 else:
                     found = skip_case(case, self.settings, reason)
-                self._results[case] = dataclasses.replace(
-                    found, findings=(*found.findings, *self._judged(found)), seconds=time.monotonic() - start
-                )
+                self._results[case] = dataclasses.replace(found, seconds=time.monotonic() - start)
             except PiecewiseError as error:
                 raise Failed(str(error), exits.UNFIT if isinstance(error, UnfitError) else exits.REAL) from None
             finally:
                 self._live.clear()
         return self._results[case]
+
+    def _run_case(self, case: Case, worker: Worker, on_tick: OnTick) -> CaseResult:
+        if self.settings.canary:
+            return run_canary(case, self.settings, worker, on_tick, self._judged)
+        found = run_case(case, self.settings, worker, on_tick)
+        return dataclasses.replace(found, findings=(*found.findings, *self._judged(found)))
 
     def _judged(self, result: CaseResult) -> Sequence[Finding]:
         if not result.builds:
@@ -294,7 +299,8 @@ class PiecewiseSession:
             return
         terminalreporter.section("piecewise")
         results = list(self._reported.values())
-        for line in (*terminal.summary_table(results), *startup.startup_tables(results)):
+        tables = (*terminal.summary_table(results), *startup.startup_tables(results), *trials.canary_table(results))
+        for line in tables:
             terminalreporter.line(line)
         if self.settings.report:
             terminalreporter.line(f"report: {Path(self.settings.report) / document.NAME}")
@@ -321,6 +327,6 @@ class PiecewiseSession:
 def _options(config: pytest.Config) -> dict[str, Any]:
     names = (
         *("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report"),
-        *("update", "reason", "update_to"),
+        *("update", "reason", "update_to", "canary"),
     )
     return {name: config.getoption(f"piecewise_{name}") for name in names}

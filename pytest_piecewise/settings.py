@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_piecewise.baselines.update import KINDS
 from pytest_piecewise.errors import ModelError
+from pytest_piecewise.faults import chosen_faults
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.records import DTYPES, TIERS, Settings
 
@@ -75,6 +76,7 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         update_to=str(options.get("update_to") or ""),
         report=str(pick("report", "")),
         strict=bool(os.environ.get("CI")),
+        canary=options.get("canary") or "",
     )
     _check(settings)
     listed = [*filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")), *table.get("plugins", [])]
@@ -95,6 +97,10 @@ def _check(settings: Settings) -> None:
         raise ModelError("expected a positive timeout and at least one thread")
     if settings.memory_limit_bytes < 0:
         raise ModelError(f"expected a memory limit in MiB, or 0, found {settings.memory_limit_bytes // 2**20}")
+    if settings.canary:
+        chosen_faults(settings.canary)
+        if settings.update:
+            raise ModelError("--piecewise-canary builds wrong models: expected no --piecewise-update beside it")
     _check_update(settings)
 
 

@@ -245,7 +245,7 @@ class InProcess:
         folder.mkdir(parents=True)
         before = dict(os.environ)
         try:
-            private_directories(folder)
+            private_directories(folder, task.get("cache"))
             quiet_trace_log()
             name = task.get("variant") or task["kind"]
             return from_plain(BuildRecord, work(task, folder, lambda phase: on_tick(name, phase, 0.0)))

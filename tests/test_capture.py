@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -89,12 +88,24 @@ def test_view_at_another_offset_has_moved(device: torch.device) -> None:
 def test_recorded_graph_holds_its_tensors() -> None:
     # On a CPU it must: what it reads would otherwise be freed memory, and the crash nobody's fault.
     x = ones(torch.device("cpu"))
-    held = weakref.ref(x)
+    place = x.data_ptr()
     graph, _ = record(double, (x,))
     del x
-    assert held() is not None
+    others = [ones(torch.device("cpu"), 5) for _ in range(20)]
+    assert place not in [other.data_ptr() for other in others]
     (output,), _ = graph.replay((ones(torch.device("cpu"), 3),))
     assert output.tolist() == [2.0] * 4
+
+
+def test_replay_reads_the_old_memory_of_a_tensor_that_was_given_new(device: torch.device) -> None:
+    weight = torch.nn.Parameter(ones(device), requires_grad=False)
+    graph, _ = record(double, (weight,))
+    old = weight.data
+    weight.data = ones(device, 7)
+    (output,), moved = graph.replay((weight,))
+    assert output.tolist() == [2.0] * 4
+    assert old.tolist() == [1.0] * 4
+    assert len(moved) == 1
 
 
 def test_number_that_differs_from_the_recorded_one_is_named(device: torch.device) -> None:

@@ -34,15 +34,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "protocol",
         "reports",
         "selection",
-        "settings",
         "split",
         "structure",
         "ties",
     ),
     ("ci", "engines"),
-    ("child", "server"),
+    ("faults",),
+    ("child", "server", "settings"),
     ("workers",),
     ("runner",),
+    ("canary",),
     ("byhand", "commands", "items", "live", "selecting", "session", "plugin", "updates"),
     ("cli",),
 )
@@ -51,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm")}
 """The built-in engines: imported within the hook that is asked for them, as a plugin's would be."""
 
-MAY_USE_PRIVATE_TORCH = ("engines", "capture", "measure", "split", "server")
+MAY_USE_PRIVATE_TORCH = ("engines", "capture", "faults", "measure", "split", "server")
 MAY_USE_PYTEST = ("items", "live", "plugin", "selecting", "session", "updates")
 
 
@@ -290,7 +291,7 @@ def heavy_after(module: str) -> set[str]:
         PACKAGE,
         *(
             f"{PACKAGE}.{name}"
-            for name in ("hooks", "runner", "settings", "engines.native", "engines.vllm", "reports.terminal")
+            for name in ("faults", "hooks", "runner", "settings", "engines.native", "engines.vllm", "reports.terminal")
         ),
     ],
 )

@@ -27,6 +27,7 @@ from pytest_piecewise.records import (
     Selection,
     Settings,
     Status,
+    Trial,
     from_plain,
     json_schema,
     to_plain,
@@ -103,6 +104,18 @@ BUILD = BuildRecord(
     notes=("the reference is float64",),
     environment={"torch": "2.13.0"},
     last_output="warning: x\n",
+    fault="stale_input",
+    effects=3,
+)
+TRIAL = Trial(
+    fault="stale_input",
+    kind="STALE",
+    outcome="caught",
+    checks=("addresses",),
+    expected=("addresses", "bits_graphs"),
+    effects=3,
+    reason="1 input moved",
+    seconds=2.5,
 )
 RESULT = CaseResult(
     case=CASE,
@@ -115,6 +128,7 @@ RESULT = CaseResult(
     comparisons=(COMPARISON,),
     environment={"python": "3.11.9"},
     seconds=12.5,
+    canary=(TRIAL,),
 )
 RUN = Run(
     id="piecewise/412/0123456789ab",
@@ -145,11 +159,13 @@ SETTINGS = Settings(
     update_to="out",
     report="out",
     strict=True,
+    canary="POOL",
+    fault="stale_input",
 )
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
 SAMPLES = (
-    FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, RESULT,
-    RUN, SELECTION, REPORT,
+    FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
+    RESULT, RUN, SELECTION, REPORT,
 )  # fmt: skip
 RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
 

@@ -1,0 +1,184 @@
+"""The canary run of one case: clean first, then every fault that applies to it, one at a time, and which check catches it.
+
+Only what a fault touches is built again; the rest is that of the clean case, and builds start from its compiled code.
+A planted nothing goes the same way first: what it finds would be a false alarm of the canary itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_piecewise.faults import Fault, chosen_faults
+from pytest_piecewise.models import find_model
+from pytest_piecewise.records import BuildRecord, Case, CaseResult, Counts, Finding, Settings, Status, Trial
+from pytest_piecewise.runner import do_tasks, result_of, tasks_of
+from pytest_piecewise.workers import OnTick, Worker
+
+OUTCOMES = ("caught", "missed", "not planted", "not applicable")
+CONTROL = "(none)"
+"""The trial in which nothing is planted."""
+POOL_SLACK = 1.1
+"""A graph pool this many times the clean one is caught by the baseline check, as are counts that differ at all."""
+
+
+def run_canary(
+    case: Case, settings: Settings, worker: Worker, on_tick: OnTick, judge: Callable[[CaseResult], Sequence[Finding]]
+) -> CaseResult:
+    """The clean case's result with `canary` trials and one more finding, which fails if an applicable fault was missed.
+
+    `judge` adds what a session says of a clean result: its baseline, its costs.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="piecewise-canary-"))
+    try:
+        records, findings = do_tasks(
+            case, settings, worker, on_tick, folder / "clean", tasks_of(case), cache=folder / "cache"
+        )
+        clean = result_of(case, settings, records, findings)
+        clean = dataclasses.replace(clean, findings=(*clean.findings, *judge(clean)))
+        bad = [item.check for item in clean.findings if item.status is Status.FAIL]
+        if bad:
+            reason = f"nothing was planted, since the clean case fails: {', '.join(dict.fromkeys(bad))}"
+            skipped = Finding(check="canary", status=Status.SKIP, summary=reason)
+            return dataclasses.replace(clean, findings=(*clean.findings, skipped))
+        canary = _Canary(case, settings, worker, on_tick, folder, clean)
+        trials = tuple(canary.trials(chosen_faults(settings.canary)))
+        return dataclasses.replace(clean, canary=trials, findings=(*clean.findings, canary_finding(trials)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def canary_finding(trials: Sequence[Trial]) -> Finding:
+    """Whether every fault that took effect was caught, with the numbers."""
+    number = {outcome: sum(trial.outcome == outcome for trial in trials) for outcome in OUTCOMES}
+    missed = [trial.fault for trial in trials if trial.outcome == "missed"]
+    alarms = [trial for trial in trials if trial.fault == CONTROL and trial.checks]
+    summary = f"{number['caught']} of {number['caught'] + number['missed']} planted faults caught"
+    summary += f"; {number['not planted']} had no effect here, {number['not applicable']} do not apply"
+    summary += f"; missed: {', '.join(missed)}" if missed else ""
+    if alarms:
+        summary = f"with nothing planted, on the same path, failed: {', '.join(alarms[0].checks)}; {alarms[0].reason}"
+    return Finding(
+        check="canary",
+        status=Status.FAIL if missed or alarms else Status.PASS,
+        summary=summary,
+        detail="\n".join(f"{t.fault}: expected {' or '.join(t.expected)}" for t in trials if t.outcome == "missed"),
+        action="nothing was found where something is wrong: see what the fault does with `pytest-piecewise faults`"
+        if missed
+        else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Canary:
+    case: Case
+    settings: Settings
+    worker: Worker
+    on_tick: OnTick
+    folder: Path
+    clean: CaseResult
+
+    def trials(self, faults: Sequence[Fault]) -> Iterator[Trial]:
+        """One without a fault, then one for each."""
+        model = find_model(self.case.model, self.case.file)
+        known = tuple(variant for _, variant in tasks_of(self.case) if variant)
+        counts = next((build.counts for build in self.clean.builds if build.variant == "piecewise"), Counts())
+        control = self._try(CONTROL, "", tuple(variant for variant in known if variant != "eager"), cached=True)
+        yield dataclasses.replace(control, outcome="false alarm" if control.checks else "nothing found")
+        for fault in faults:
+            reason = fault.inapplicable(self.case, model, counts)
+            if not reason and not set(fault.variants) & {*known, "reference"}:
+                reason = f"{self.case.engine} builds no {' or '.join(fault.variants)}"
+            about = {"kind": fault.kind, "expected": fault.caught_by}
+            if reason:
+                trial = Trial(fault=fault.name, outcome="not applicable", reason=reason, kind=fault.kind)
+            else:
+                trial = self._try(fault.name, fault.name, fault.variants, cached=fault.cached)
+            yield dataclasses.replace(trial, **about)  # type: ignore[arg-type]
+
+    def _try(self, name: str, planted: str, touched: Sequence[str], *, cached: bool) -> Trial:
+        begin, folder = time.monotonic(), self.folder / (planted or "control")
+        folder.mkdir()
+        try:
+            records, findings = self._build(folder, planted, touched, cached=cached)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        findings += self._against_clean(records)
+        failed = [item for item in findings if item.status is Status.FAIL]
+        effects = sum(record.effects for record in records)
+        ended = any(record.outcome in ("crash", "timeout", "memory") for record in records)  # without a word of effects
+        counts = bool(effects or ended or not planted)
+        outcome = "not planted" if not counts else "caught" if failed else "missed"
+        return Trial(
+            fault=name,
+            kind="",
+            outcome=outcome,
+            checks=tuple(dict.fromkeys(_with_phase(item, records) for item in failed)) if counts else (),
+            effects=effects,
+            reason=failed[0].summary if failed else "",
+            seconds=time.monotonic() - begin,
+        )
+
+    def _build(
+        self, folder: Path, planted: str, touched: Sequence[str], *, cached: bool
+    ) -> tuple[list[BuildRecord], list[Finding]]:
+        """Builds what the fault touches, beside the clean outputs of the rest."""
+        for path in (self.folder / "clean").glob("*.pt"):
+            if path.stem not in touched:
+                (folder / path.name).symlink_to(path)
+        cache = folder / "cache"
+        if cached and (self.folder / "cache").is_dir():
+            shutil.copytree(self.folder / "cache", cache)
+
+        def on_tick(variant: str, phase: str, seconds: float) -> None:
+            self.on_tick(f"{planted or 'nothing'} planted in {variant}", phase, seconds)
+
+        settings = dataclasses.replace(self.settings, fault=planted)
+        tasks = [
+            (kind, variant) for kind, variant in tasks_of(self.case) if (variant or kind) in (*touched, "comparison")
+        ]
+        records, findings = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks[:-1], cache=cache)
+        if all(record.outcome == "ok" for record in records):
+            more, said = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks[-1:])
+            records, findings = [*records, *more], [*findings, *said]
+        return records, findings
+
+    def _against_clean(self, records: Sequence[BuildRecord]) -> list[Finding]:
+        """Counts and the graph pool against those of the clean builds, which serve as the baseline."""
+        clean, now = _counts(self.clean.builds), _counts(records)
+        lines = [f"{name}: {clean.get(name)} clean, now {now[name]}" for name in now if now[name] != clean.get(name)]
+        before, after = _pool(self.clean.builds), _pool(records)
+        if after > POOL_SLACK * before:
+            lines.append(f"graph pool: {before / 2**20:.2f} MiB clean, now {after / 2**20:.2f} MiB")
+        if not lines:
+            return []
+        return [Finding(check="baseline", status=Status.FAIL, variant="", summary="; ".join(lines))]
+
+
+def _counts(builds: Sequence[BuildRecord]) -> dict[str, int]:
+    return {
+        f"{build.variant}.{metric.name}": int(metric.value)
+        for build in builds
+        for metric in build.metrics
+        if metric.kind == "count"
+    }
+
+
+def _pool(builds: Sequence[BuildRecord]) -> float:
+    return max((metric.value for build in builds for metric in build.metrics if metric.name == "graph_pool"), default=0)
+
+
+def _with_phase(item: Finding, records: Sequence[BuildRecord]) -> str:
+    """The check, and the phase of the protocol in which it failed first, if it has one."""
+    phases = [
+        comparison.phase
+        for record in records
+        for comparison in record.comparisons
+        if not comparison.ok and (comparison.check, comparison.variant) == (item.check, item.variant)
+    ]
+    return f"{item.check} ({phases[0]})" if phases else item.check
