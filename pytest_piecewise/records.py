@@ -191,6 +191,7 @@ class Counts:
     pieces: int = 0
     distinct_pieces: int = 0
     compiles: int = 0
+    loaded: int = 0
     kernels: int = 0
     splitting_ops: int = 0
     captures: int = 0

@@ -11,6 +11,11 @@ from pytest_piecewise.records import Counts, Finding, Status
 
 NOTHING_TRACED = "check TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE and torch.compiler.disable on the model"
 
+SHARED_CACHE = (
+    "a build has a cache of its own, so that another model's code is never run for this one: do not point the caches of "
+    "vLLM or Inductor elsewhere"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -68,7 +73,7 @@ def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
         variant,
         counts.graphs == wanted + late and counts.graphs > 0,
         f"Dynamo handed over {counts.graphs} graph(s), expected {wanted}",
-        action=NOTHING_TRACED if not counts.graphs else "look at the guards that made Dynamo trace again",
+        action=_graphs_action(counts),
     )
     yield finding(
         "graph_breaks",
@@ -96,17 +101,25 @@ def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _graphs_action(counts: Counts) -> str:
+    if counts.graphs:
+        return "look at the guards that made Dynamo trace again"
+    return SHARED_CACHE if counts.loaded else NOTHING_TRACED
+
+
 def _compiles(evidence: Evidence) -> Finding:
     counts, graphs = evidence.counts, max(1, evidence.counts.graphs)
     wanted = counts.distinct_pieces if evidence.variant == "piecewise" else graphs
+    loaded = f"; {counts.loaded} came compiled out of a cache" if counts.loaded else ""
+    action = "one piece was compiled more than once"
+    if counts.compiles < wanted:
+        action = "the backend returned something that Inductor did not generate: it fell back to eager"
     return finding(
         "compiles",
         evidence.variant,
-        counts.compiles == wanted > 0,
-        f"Inductor compiled {counts.compiles} graph(s) into {counts.kernels} kernel(s), expected {wanted}",
-        action="the backend returned something that Inductor did not generate: it fell back to eager"
-        if counts.compiles < wanted
-        else "one piece was compiled more than once",
+        counts.compiles == wanted > 0 and not counts.loaded,
+        f"Inductor compiled {counts.compiles} graph(s) into {counts.kernels} kernel(s), expected {wanted}{loaded}",
+        action=SHARED_CACHE if counts.loaded else action,
     )
 
 

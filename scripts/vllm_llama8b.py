@@ -203,6 +203,7 @@ def arguments_of(options: argparse.Namespace) -> dict[str, Any]:
     from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
 
     from pytest_piecewise.engines.vllm_llm import ForcedContinuation
+    from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 
     mode, on_gpu = options.mode, torch.cuda.is_available()
     compiled, none = CompilationMode.VLLM_COMPILE, CUDAGraphMode.NONE
@@ -219,6 +220,7 @@ def arguments_of(options: argparse.Namespace) -> dict[str, Any]:
         more |= {"gpu_memory_utilization": options.memory, "load_format": "dummy", "model": str(options.out / "model")}
     else:
         more["model"] = checkpoint(options)
+        more |= {} if mode in chosen else {"additional_config": {AS_IT_IS: True}}
     return more | {
         "skip_tokenizer_init": True,
         "dtype": "float32" if mode == "float32" else "bfloat16",

@@ -74,6 +74,7 @@ COUNTS = Counts(
     pieces=3,
     distinct_pieces=2,
     compiles=2,
+    loaded=9,
     kernels=5,
     splitting_ops=2,
     captures=15,

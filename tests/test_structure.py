@@ -118,6 +118,13 @@ FAILURES: list[tuple[str, dict[str, Any], str, str]] = [
     ("compiles", {"compiles": 1}, "Inductor compiled 1 graph(s) into 5 kernel(s), expected 2", "it fell back to eager"),
     ("compiles", {"compiles": 3}, "Inductor compiled 3 graph(s) into 5 kernel(s), expected 2", "more than once"),
     (
+        "compiles",
+        {"loaded": 2},
+        "Inductor compiled 2 graph(s) into 5 kernel(s), expected 2; 2 came compiled out of a cache",
+        "a cache of its own",
+    ),
+    ("graphs", {"graphs": 0, "loaded": 2}, "Dynamo handed over 0 graph(s), expected 1", "a cache of its own"),
+    (
         "executed",
         {"compiled_calls": 59},
         "compiled code ran 59 time(s) in 20 call(s) without graphs, expected at least 60",

@@ -16,39 +16,27 @@ import pytest
 from pytest_piecewise.engines import vllm, vllm_cpu
 from pytest_piecewise.records import CHILD, Case
 
-ROOT = Path(__file__).resolve().parent.parent
-PROJECT = '[tool.pytest_piecewise]\nplugins = ["tests.planted_vllm.engines"]\n'
-CPU = Case(model="m:M", name="m", engine="vllm", device="cpu")
+from .running import ROOT, configure, environment, run_pytest
 
-reason = vllm.VllmEngine().unsupported(CPU)
+found = vllm.installed()
+DEVICE = vllm.built_for(*found) if found else "cpu"
+HERE = Case(model="m:M", name="m", engine="vllm", device=DEVICE)
+
+reason = vllm.VllmEngine().unsupported(HERE)
 needs_vllm = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 
-def run(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in ("CI", CHILD)}
+def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    configure(directory, "tests.planted_vllm.engines")
+    return run_pytest(directory, "--piecewise", f"--piecewise-device={DEVICE}", *arguments)
+
+
+def run_python(directory: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    outer = environment(**environ)
+    outer.pop(CHILD, None)
     return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=directory,
-        env=environment | {"PYTHONPATH": str(ROOT)} | environ,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+        [sys.executable, "-c", code], cwd=directory, env=outer, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (directory / "pyproject.toml").write_text(PROJECT)
-    options = (
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "--piecewise",
-        "--piecewise-device=cpu",
-        f"--rootdir={directory}",
-    )
-    return run(directory, *options, *arguments)
 
 
 # Without vLLM
@@ -96,7 +84,7 @@ def test_fitting_installation_is_supported(
 
 def test_descriptor_and_entry_point_are_light(tmp_path: Path) -> None:
     modules = "import pytest_piecewise.engines.vllm, pytest_piecewise.engines.vllm_cpu, sys"
-    done = run(tmp_path, "-c", f"{modules}; print(sorted({{'torch', 'vllm'}} & set(sys.modules)))")
+    done = run_python(tmp_path, f"{modules}; print(sorted({{'torch', 'vllm'}} & set(sys.modules)))")
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -113,7 +101,7 @@ def test_variable_is_set_only_while_the_platform_is_asked_for(monkeypatch: pytes
 
 
 def test_what_an_engine_cannot_build_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, "-rs", "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py::test_elsewhere")
+    done = run_planted(tmp_path, "-rs", "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py::test_elsewhere")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 skipped" in done.stdout
     assert "engine 'elsewhere' needs a machine that is not here, for bfloat16" in done.stdout
@@ -132,10 +120,11 @@ print("SEEN", type(current_platform).__qualname__, config.compilation_config.mod
 
 
 @needs_vllm
+@pytest.mark.skipif(DEVICE != "cpu", reason="the platform plug-in is for a CPU")
 def test_installed_plugin_changes_nothing_elsewhere(tmp_path: Path) -> None:
     names = [point.name for point in metadata.entry_points(group="vllm.platform_plugins")]
     assert "pytest_piecewise" in names, "the package is not installed with its entry points"
-    with_plugin, without = (run(tmp_path, "-c", SHOW_PLATFORM, **more) for more in ({}, {"VLLM_PLUGINS": ""}))
+    with_plugin, without = (run_python(tmp_path, SHOW_PLATFORM, **more) for more in ({}, {"VLLM_PLUGINS": ""}))
     seen, expected = (re.findall("^SEEN.*", done.stdout, re.MULTILINE) for done in (with_plugin, without))
     assert len(seen) == 1, with_plugin.stderr
     assert seen[0].startswith("SEEN CpuPlatform DYNAMO_TRACE_ONCE")
@@ -149,7 +138,7 @@ def without_identity(line: str) -> str:
 
 @needs_vllm
 def test_counters_equal_those_of_vllms_own_tests(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, f"{ROOT}/tests/planted_vllm/by_hand.py")
+    done = run_planted(tmp_path, f"{ROOT}/tests/planted_vllm/by_hand.py")
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -157,7 +146,7 @@ def test_counters_equal_those_of_vllms_own_tests(tmp_path: Path) -> None:
 def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All planted cases once: results by case id."""
     directory = tmp_path_factory.mktemp("planted_vllm")
-    done = run_pytest(directory, "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py")
+    done = run_planted(directory, "--piecewise-report=out", f"{ROOT}/tests/planted_vllm/cases.py")
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((directory / "out" / "report.json").read_text())["results"]
     return {"{name}-{engine}-{dtype}".format(**result["case"]): result for result in results}
@@ -174,6 +163,8 @@ CAUSES = [
     ("clean-short_capture-float32", "covered_sizes", r"captured sizes \(1, 4\), largest call 8"),
     ("clean-short_capture-float32", "captures", r"4 capture\(s\) = 2 piece\(s\) x 3 size\(s\) expected"),
     ("clean-short_capture-float32", "replays", "calls that should have replayed graphs ran something else"),
+    ("scaled-shared_cache-float32", "compiles", "came compiled out of a cache.*a cache of its own"),
+    ("scaled-shared_cache-float32", "equivalence", "x budget"),
     ("plain-vllm-float32", "build", "expected build.* to return a module decorated with @support_torch_compile"),
 ]
 
@@ -194,7 +185,9 @@ def test_changed_pass_fails_nothing_else(session: dict[str, Any]) -> None:
 
 
 @needs_vllm
-@pytest.mark.parametrize("case", ["clean-vllm-float32", "clean-vllm-bfloat16", "listed-op-vllm-float32"])
+@pytest.mark.parametrize(
+    "case", ["clean-vllm-float32", "clean-vllm-bfloat16", "listed-op-vllm-float32", "scaled-vllm-float32"]
+)
 def test_clean_twin_passes(session: dict[str, Any], case: str) -> None:
     findings = session[case]["findings"]
     assert [item for item in findings if item["status"] not in ("PASS", "SKIP")] == []

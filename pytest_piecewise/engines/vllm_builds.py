@@ -132,6 +132,7 @@ class VllmBuild:
         evidence.graphs = tally["num_graphs_seen"]
         evidence.pieces = tally["num_piecewise_capturable_graphs_seen"]
         evidence.captures = tally["num_cudagraph_captured"]
+        evidence.loaded = tally["num_compiled_artifacts_loaded"] + tally["num_aot_artifacts_loaded"]
 
     @property
     def counts(self) -> Counts:
@@ -244,10 +245,12 @@ def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iter
 
     def watched(piece: Any, *arguments: Any, **options: Any) -> Any:
         compiled.append(piece)
-        graphs = wrap(piece, *arguments, **options)
-        return (
-            piece if graphs is piece else WatchedGraphs(graphs, pieces[piece.piecewise_compile_index], stage, evidence)
-        )
+        graphs, index = wrap(piece, *arguments, **options), piece.piecewise_compile_index
+        if graphs is piece:
+            return piece
+        # What vLLM loads from its cache of whole models has never been split here.
+        inputs = pieces[index] if index < len(pieces) else PieceInputs(f"piece {index}")
+        return WatchedGraphs(graphs, inputs, stage, evidence)
 
     with mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched):
         yield compiled

@@ -68,11 +68,14 @@ class RecordedGraphs:
 
 @dataclass(frozen=True, slots=True)
 class PieceInputs:
-    """What is known of a piece before it is compiled: its label, its inputs by name, and those that have padding rows."""
+    """What is known of a piece before it is compiled: its label, its inputs by name, and those that have padding rows.
+
+    Of a piece that comes from a cache only the label is known.
+    """
 
     label: str
-    names: tuple[str, ...]
-    rows: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
 
 
 class WatchedGraphs:
@@ -105,5 +108,7 @@ class WatchedGraphs:
         for index, before in zip(tensors, recorded, strict=True):
             now = arguments[index].data_ptr()
             if now != before:
-                name = f"{self._inputs.label}, input {self._inputs.names[index]}, size {size}"
+                name = (
+                    f"{self._inputs.label}, input {dict(enumerate(self._inputs.names)).get(index, index)}, size {size}"
+                )
                 self._evidence.moved_inputs[f"{name}: recorded at {before:#x}, now at {now:#x}"] = None

@@ -277,10 +277,10 @@ class LlmBuild:
     def _tally(self) -> None:
         """Takes over what vLLM has counted since this build began."""
         now, evidence = vars(compilation_counter), self._evidence
-        evidence.graphs, evidence.pieces, evidence.captures = (
-            now[name] - self._before[name]
-            for name in ("num_graphs_seen", "num_piecewise_capturable_graphs_seen", "num_cudagraph_captured")
-        )
+        moved = {name: value - self._before[name] for name, value in now.items()}
+        evidence.graphs, evidence.pieces = moved["num_graphs_seen"], moved["num_piecewise_capturable_graphs_seen"]
+        evidence.captures = moved["num_cudagraph_captured"]
+        evidence.loaded = moved["num_compiled_artifacts_loaded"] + moved["num_aot_artifacts_loaded"]
 
     @property
     def counts(self) -> Counts:

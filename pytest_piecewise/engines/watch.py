@@ -50,6 +50,7 @@ def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts
         pieces=evidence.pieces,
         distinct_pieces=len(evidence.distinct) or evidence.pieces,
         compiles=evidence.compiles if evidence.modules else 0,
+        loaded=evidence.loaded,
         kernels=evidence.kernels,
         splitting_ops=len(evidence.splitting_ops),
         captures=evidence.captures,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.vllm import VllmEngine
 from pytest_piecewise.hooks import hookimpl
+from pytest_piecewise.measure import Meter
 from pytest_piecewise.records import Case
+
+from .models import scaled
 
 
 class Planted(VllmEngine):
@@ -20,6 +25,20 @@ class Planted(VllmEngine):
         if request.variant == "piecewise":
             self._plant(build)
         return build
+
+
+class SharedCache(VllmEngine):
+    """vLLM's cache was last used by a model that differs in a number only."""
+
+    name = "shared_cache"
+
+    def build(self, request: Request) -> Build:
+        if request.variant == "piecewise":
+            other = dataclasses.replace(request.model, build=partial(scaled, 3.0))
+            first = super().build(dataclasses.replace(request, model=other, meter=Meter(lambda phase: None)))
+            first.prepare()
+            first.close()
+        return super().build(request)
 
 
 class Elsewhere(VllmEngine):
@@ -51,7 +70,8 @@ PLANTS = {plant.__name__: plant for plant in (moved_buffers, short_capture)}
 
 @hookimpl
 def piecewise_engine(name: str) -> VllmEngine | None:
-    if name == Elsewhere.name:
-        return Elsewhere()
+    for engine in (Elsewhere, SharedCache):
+        if name == engine.name:
+            return engine()
     plant = PLANTS.get(name)
     return Planted(name, plant) if plant else None

@@ -40,6 +40,23 @@ def network(mix: Callable[[Tensor], Tensor], vllm_config: Any) -> nn.Module:
     return Decorated(mix=mix)
 
 
+class Scaled(plain.Network):
+    """What it computes hangs on a number that vLLM's caches do not look at, though Dynamo takes it for a constant."""
+
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def scaled(scale: float, vllm_config: Any) -> nn.Module:
+    from vllm.compilation.decorators import support_torch_compile
+
+    made = support_torch_compile(dynamic_arg_dims={"x": 0})(Scaled)()
+    made.scale = scale
+    return made
+
+
 model = partial(plain.model, build=partial(network, plain.mix_in_place))
 
 CLEAN = model(name="clean", dtypes=("float32", "bfloat16"))
@@ -52,6 +69,7 @@ LISTED_OP = model(
 )
 NOTHING_SPLIT = model(name="nothing-split", splitting_ops=())
 FRESH = model(name="fresh", build=partial(network, torch.ops.planted.mix_fresh), splitting_ops=("planted::mix_fresh",))
+SCALED = model(name="scaled", build=partial(scaled, 1.0))
 CHANGED_CONSTANT = model(
     name="changed-constant", inductor_config={"post_grad_custom_post_pass": plain.ChangedConstant()}
 )
