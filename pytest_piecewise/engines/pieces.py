@@ -33,6 +33,8 @@ class Evidence:
     pieces: int = 0
     distinct: set[str] = field(default_factory=set)
     compiles: int = 0
+    partitions: int = 0
+    """Parts that Inductor has made of a graph by itself; 0 where it makes none."""
     loaded: int = 0
     """Artefacts that came from a cache, compiled by something else."""
     modules: int = 0

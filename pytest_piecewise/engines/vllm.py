@@ -32,6 +32,8 @@ class VllmEngine:
 
     name = "vllm"
     preload: tuple[str, ...] = ("pytest_piecewise.engines.vllm_builds",)
+    partition = False
+    """Whether Inductor is to make the pieces: vLLM's `use_inductor_graph_partition`."""
 
     def unsupported(self, case: Case) -> str | None:
         """Which vLLM is needed, if none fits the device."""
@@ -59,7 +61,22 @@ class VllmEngine:
         with platform_asked_for():
             from pytest_piecewise.engines.vllm_builds import VllmBuild  # noqa: PLC0415 - torch and vLLM, in the child
 
-        return VllmBuild(request)
+        return VllmBuild(request, partition=self.partition)
+
+
+class VllmPartitionEngine(VllmEngine):
+    """The same, but that Inductor compiles the graph as a whole and makes the pieces itself."""
+
+    name = "vllm-partition"
+    partition = True
+
+    def unsupported(self, case: Case) -> str | None:
+        """As for the other one; and on a CPU."""
+        if reason := super().unsupported(case):
+            return reason
+        if case.device == "cpu":
+            return f"engine {self.name!r} needs a GPU: Inductor's scheduler takes no op that runs on a CPU into a partition"
+        return None
 
 
 class VllmLlmEngine(VllmEngine):

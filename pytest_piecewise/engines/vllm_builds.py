@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 from torch import fx, nn
+from torch._inductor import utils as inductor_utils
 from vllm.compilation import backends
 from vllm.compilation.counter import compilation_counter
 from vllm.compilation.passes.inductor_pass import CallableInductorPass, InductorPass
@@ -45,9 +46,9 @@ class VllmBuild:
 
     drops_guards = True
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, partition: bool = False) -> None:
         self.variant, self._request = request.variant, request
-        self.config = make_config(request)
+        self.config = make_config(request, partition=partition)
         has_graphs, on_gpu = request.variant == "piecewise", request.device.type == "cuda"
         self._pool = GraphPool(request.device, current_platform.get_global_graph_pool() if on_gpu else None)
         self.graph_kind = self._pool.kind if has_graphs else ""
@@ -81,8 +82,9 @@ class VllmBuild:
             self._outputs.observe(self._call(call, self._inputs.place(call)), call.size)
         entries = [entry for piece in compiled for entry in piece.range_entries.values()]
         self._evidence.compiles = len({id(entry.runnable) for entry in entries})
-        for entry in entries:
-            entry.runnable = counted(self._evidence, entry.runnable)
+        if not self._evidence.partitions:
+            for entry in entries:
+                entry.runnable = counted(self._evidence, entry.runnable)
 
     def _capture(self, call: Call) -> None:
         arguments = self._inputs.place(call)
@@ -130,7 +132,7 @@ class VllmBuild:
         for name, value in vars(compilation_counter).items():
             tally[name] += value - before[name]
         evidence.graphs = tally["num_graphs_seen"]
-        evidence.pieces = tally["num_piecewise_capturable_graphs_seen"]
+        evidence.pieces = evidence.partitions or tally["num_piecewise_capturable_graphs_seen"]
         evidence.captures = tally["num_cudagraph_captured"]
         evidence.loaded = tally["num_compiled_artifacts_loaded"] + tally["num_aot_artifacts_loaded"]
 
@@ -154,8 +156,11 @@ class VllmBuild:
         del self.module
 
 
-def make_config(request: Request) -> VllmConfig:
-    """The `VllmConfig` of a variant. What vLLM makes of it other than was asked is an error, since it would be ignored."""
+def make_config(request: Request, *, partition: bool = False) -> VllmConfig:
+    """The `VllmConfig` of a variant. What vLLM makes of it other than was asked is an error, since it would be ignored.
+
+    With `partition` the pieces are those that Inductor makes of the graph.
+    """
     model, made_for = request.model, request.variant
     refuse_platform(request)
     asked: dict[str, Any] = {"mode": CompilationMode.NONE, "cudagraph_mode": CUDAGraphMode.NONE}
@@ -163,6 +168,7 @@ def make_config(request: Request) -> VllmConfig:
         asked |= {"mode": CompilationMode.VLLM_COMPILE, "splitting_ops": []}
     if made_for == "piecewise":
         asked |= {"cudagraph_mode": CUDAGraphMode.PIECEWISE, "splitting_ops": list(model.splitting_ops)}
+        asked |= {"use_inductor_graph_partition": True} if partition else {}
     made = CompilationConfig(
         **asked,
         backend="inductor",
@@ -196,7 +202,12 @@ def refuse_changes(asked: Mapping[str, Any], config: VllmConfig, action: str = "
             )
 
 
-_ANSWERED_BY = {"mode": "compiles", "splitting_ops": "splitting_ops", "cudagraph_mode": "captures"}
+_ANSWERED_BY = {
+    "mode": "compiles",
+    "splitting_ops": "splitting_ops",
+    "cudagraph_mode": "captures",
+    "use_inductor_graph_partition": "pieces",
+}
 
 
 def _shown(value: Any) -> str:
@@ -225,11 +236,12 @@ def _refuse_undecorated(model: Model, module: nn.Module) -> None:
 def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iterator[list[Any]]:
     """Within it, what vLLM splits is noted, and its graph wrappers are watched. Gives vLLM's `PiecewiseBackend`s.
 
-    Both functions are vLLM's and are called as ever; they are the seams that its own tests look through.
+    The functions are vLLM's and Inductor's, and are called as ever; they are the seams that vLLM's own tests look through.
     """
     compiled: list[Any] = []
     pieces: list[PieceInputs] = []
     split, wrap = backends.split_graph, backends.wrap_with_cudagraph_if_needed
+    set_wrapper = inductor_utils.set_customized_partition_wrappers
 
     def noted_split(graph: fx.GraphModule, splitting_ops: list[str]) -> Any:
         module, items = split(graph, splitting_ops)
@@ -252,8 +264,25 @@ def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iter
         inputs = pieces[index] if index < len(pieces) else PieceInputs(f"piece {index}")
         return WatchedGraphs(graphs, inputs, stage, evidence)
 
-    with mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched):
+    def set_watched(wrapper: Any) -> None:
+        set_wrapper(wrapper and _watching_partitions(wrapper, stage, evidence))
+
+    with (
+        mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched),
+        mock.patch.object(inductor_utils, "set_customized_partition_wrappers", set_watched),
+    ):
         yield compiled
+
+
+def _watching_partitions(wrapper: Any, stage: Stage, evidence: Evidence) -> Any:
+    """vLLM's wrapper of Inductor's partitions, its results watched."""
+
+    def watched(partition: Any, metadata: Any) -> WatchedGraphs:
+        evidence.partitions = metadata.num_partitions
+        inputs = PieceInputs(f"partition {metadata.partition_index}", is_partition=True)
+        return WatchedGraphs(wrapper(partition, metadata), inputs, stage, evidence)
+
+    return watched
 
 
 def _note_piece(evidence: Evidence, position: int, module: fx.GraphModule) -> PieceInputs:

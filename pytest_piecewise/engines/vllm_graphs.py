@@ -76,16 +76,20 @@ class PieceInputs:
     label: str
     names: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
+    is_partition: bool = False
+    """Whether it is one of the parts that Inductor has made of a graph, and not compiled by itself."""
 
 
 class WatchedGraphs:
     """A static-graph wrapper of one piece; before each call it compares addresses, tallies replays and poisons padding.
 
-    vLLM records the addresses of a capture, and compares them only when it logs at level DEBUG.
+    vLLM records the addresses of a capture, and compares them only when it logs at level DEBUG; of Inductor's partitions,
+    whose inputs come in one list, it records none.
     """
 
     def __init__(self, graphs: Any, inputs: PieceInputs, stage: Stage, evidence: Evidence) -> None:
         self._graphs, self._inputs, self._stage, self._evidence = graphs, inputs, stage, evidence
+        self._recorded: dict[Any, dict[int, int]] = {}
         self.runnable = graphs.runnable
         """vLLM looks here for its `PiecewiseBackend`."""
 
@@ -95,20 +99,28 @@ class WatchedGraphs:
             poison_padding(self._stage, arguments, self._inputs.rows)
         context = get_forward_context()
         if context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE:
-            entry = self._graphs.concrete_cudagraph_entries.get(context.batch_descriptor)
-            if entry is None:
-                self._evidence.captured_sizes.add(context.batch_descriptor.num_tokens)
-            else:
+            batch, now = context.batch_descriptor, _addresses(arguments)
+            if batch in self._recorded:
                 self._evidence.replays += 1
-                self._compare(entry.input_addresses, arguments, context.batch_descriptor.num_tokens)
+                self._compare(self._recorded[batch], now, batch.num_tokens)
+            else:
+                self._evidence.captured_sizes.add(batch.num_tokens)
+                self._recorded[batch] = now
+        elif self._inputs.is_partition:  # pieces that vLLM compiles by themselves are counted where they are called
+            self._evidence.compiled_calls += 1
         return self._graphs(*arguments)
 
-    def _compare(self, recorded: Sequence[int], arguments: Sequence[Any], size: int) -> None:
-        tensors = [index for index, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
-        for index, before in zip(tensors, recorded, strict=True):
-            now = arguments[index].data_ptr()
+    def _compare(self, recorded: dict[int, int], addresses: dict[int, int], size: int) -> None:
+        for index, before in recorded.items():
+            now = addresses[index]
             if now != before:
                 name = (
                     f"{self._inputs.label}, input {dict(enumerate(self._inputs.names)).get(index, index)}, size {size}"
                 )
                 self._evidence.moved_inputs[f"{name}: recorded at {before:#x}, now at {now:#x}"] = None
+
+
+def _addresses(arguments: Sequence[Any]) -> dict[int, int]:
+    """Where tensors lie, by position. A partition has one argument, the list of its inputs."""
+    flat = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+    return {index: value.data_ptr() for index, value in enumerate(flat) if isinstance(value, torch.Tensor)}

@@ -33,3 +33,8 @@ VLLM_LLAMA = Model(
 @pytest.mark.piecewise(VLLM_LLAMA, engine="vllm", tier="fastcheck")
 def test_llama(piecewise):
     piecewise.check()
+
+
+@pytest.mark.piecewise(VLLM_LLAMA, engine="vllm-partition", tier="fastcheck")
+def test_llama_partitioned_by_inductor(piecewise):
+    piecewise.check()

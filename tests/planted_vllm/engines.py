@@ -35,7 +35,7 @@ class SharedCache(VllmEngine):
     def build(self, request: Request) -> Build:
         if request.variant == "piecewise":
             other = dataclasses.replace(request.model, build=partial(scaled, 3.0))
-            first = super().build(dataclasses.replace(request, model=other, meter=Meter(lambda phase: None)))
+            first = super().build(dataclasses.replace(request, model=other, meter=Meter()))
             first.prepare()
             first.close()
         return super().build(request)
