@@ -95,7 +95,8 @@ class Llm:
     config: str | Mapping[str, Any]
     """A directory with a config.json, or its content; `model_type` and `architectures` say which classes are built."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of `vllm.LLM`, the same in every variant."""
+    """Further arguments of `vllm.LLM`, the same in every variant. `compilation_config` is a mapping here, of what the
+    variants do not decide, such as `custom_ops`."""
     prompt_tokens: tuple[int, int] = (2, 40)
     """The shortest and the longest prompt."""
     new_tokens: int = 6

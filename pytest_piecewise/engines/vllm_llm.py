@@ -37,6 +37,7 @@ from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
+from pytest_piecewise.errors import ModelError
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
@@ -233,9 +234,10 @@ class LlmBuild:
             "seed": request.seed,
             "disable_log_stats": True,
         }
+        arguments |= llm.arguments
         if request.variant == "default":
-            return arguments | {"additional_config": {AS_IT_IS: True}} | dict(llm.arguments)
-        return arguments | {"compilation_config": compilation(request)} | dict(llm.arguments)
+            return arguments | {"additional_config": {AS_IT_IS: True} | arguments.get("additional_config", {})}
+        return arguments | {"compilation_config": compilation(request)}
 
     def run(self, call: Call) -> Outputs:
         """Log-probabilities of the whole vocabulary, at every position of prompts and forced continuations."""
@@ -300,9 +302,14 @@ class LlmBuild:
 
 def compilation(request: Request) -> CompilationConfig:
     """The configuration of a variant: what is asked of vLLM, and how it is to compile."""
-    model, more = request.model, dict[str, Any]()
+    model, more = request.model, dict(declared_llm(request.model).arguments.get("compilation_config", {}))
+    if decided := sorted({"mode", "cudagraph_mode", "splitting_ops", "cudagraph_capture_sizes"}.intersection(more)):
+        raise ModelError(
+            f"Model {model.name!r}: expected no {', '.join(decided)} in the compilation_config of its arguments, which the "
+            "variants decide; use splitting_ops and capture_sizes of the model"
+        )
     if request.variant != "eager":
-        more = {
+        more |= {
             "backend": "inductor",
             "dynamic_shapes_config": DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
             "inductor_compile_config": {name: as_pass(value) for name, value in inductor_patches(model).items()},
