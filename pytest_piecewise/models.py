@@ -18,6 +18,8 @@ from pytest_piecewise.errors import ModelError
 from pytest_piecewise.records import CHECKS, DTYPES, Call
 
 DYNAMIC_SHAPES = ("backed_size_oblivious", "backed", "unbacked")
+SCHEMES = ("hf", "hf-thin", "hf-tiny")
+"""References of the form `scheme:...` are no `module:attribute`; `huggingface` resolves them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,10 +216,18 @@ def _allow_problem(model: Model) -> str:
 
 
 def find_model(reference: str, file: str = "") -> Model:
-    """The `Model` at `module:attribute`. `file` is where the module came from, if it is not importable by its name."""
+    """The `Model` at `module:attribute`, or of a reference with one of `SCHEMES`. `file` is where the module came from, if
+    it is not importable by its name."""
     module_name, _, attribute = reference.partition(":")
+    if module_name in SCHEMES:
+        from pytest_piecewise import huggingface  # noqa: PLC0415 - it lies above, and few runs need it
+
+        return huggingface.find(reference)
     if not attribute or not module_name or module_name.startswith("."):
-        raise ModelError(f"expected a model as 'module:attribute', found {reference!r}; for example mypkg.models:LLAMA")
+        raise ModelError(
+            f"expected a model as 'module:attribute' or with a scheme out of {', '.join(SCHEMES)}, found {reference!r}; "
+            "for example mypkg.models:LLAMA, or hf-tiny:DIRECTORY with a config.json in it"
+        )
     module = _import(module_name, file)
     value: Any = module
     for part in attribute.split("."):
@@ -233,6 +243,14 @@ def find_model(reference: str, file: str = "") -> Model:
             f"expected {reference} to be a pytest_piecewise.Model, found {type(value).__name__}; name a Model"
         )
     return value
+
+
+def needed_module(reference: str) -> str:
+    """The module that a process needs for building the model of a reference; worth importing before others are forked."""
+    from pytest_piecewise import huggingface  # noqa: PLC0415
+
+    module_name = reference.partition(":")[0]
+    return huggingface.BUILDER if module_name in SCHEMES else module_name
 
 
 def _import(name: str, file: str) -> ModuleType:

@@ -69,8 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="build the models of piecewise tests three ways, replay them, and say whether they agree; fastcheck is meant "
         "for every change, full for a merge, nightly for a quiet machine",
     )
-    option("--piecewise-model", dest="piecewise_models", action="append", default=[], metavar="MODULE:ATTR",
-           help="check this Model, no test file needed; may be repeated")  # fmt: skip
+    option(
+        "--piecewise-model",
+        dest="piecewise_models",
+        action="append",
+        default=[],
+        metavar="MODULE:ATTR",
+        help="check this Model, no test file needed; hf-tiny:DIR_OR_NAME makes one of a config.json; may be repeated",
+    )
     option("--piecewise-engine", dest="piecewise_engine", metavar="NAME", help="use this engine in every test")
     option("--piecewise-dtype", dest="piecewise_dtype", metavar="DTYPE", help="use this dtype in every test")
     option("--piecewise-device", dest="piecewise_device", metavar="DEVICE",

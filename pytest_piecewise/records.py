@@ -92,7 +92,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The request for one comparison: model x engine x dtype x device. `model` is `module:attribute`, `file` its source."""
+    """The request for one comparison: model x engine x dtype x device. `model` is the reference by which
+    it is found, such as `module:attribute`, and `file` its source."""
 
     model: str
     file: str = ""

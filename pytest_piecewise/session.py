@@ -17,7 +17,7 @@ from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
 from pytest_piecewise.live import LiveLine
-from pytest_piecewise.models import Model, find_model, locate
+from pytest_piecewise.models import Model, find_model, locate, needed_module
 from pytest_piecewise.origin import this_run
 from pytest_piecewise.records import (
     TIERS,
@@ -138,7 +138,7 @@ class PiecewiseSession:
             return  # which the case's result will say
         worker = self._worker(case.engine)
         if isinstance(worker, Children):
-            worker.preload(case.model.partition(":")[0])
+            worker.preload(needed_module(case.model))
         record = probe(case, self.settings, worker)
         if record.outcome != "ok":
             finding = record.findings[0]

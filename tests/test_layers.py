@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "findings",
         "heat",
         "hooks",
+        "huggingface",
         "judge",
         "leases",
         "measure",
@@ -49,8 +50,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """From the lowest to the highest. A package counts with all of its modules."""
 
-UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm")}
-"""The built-in engines: imported within the hook that is asked for them, as a plugin's would be."""
+UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm"), ("models", "huggingface")}
+"""The built-in engines: imported within the hook that is asked for them, as a plugin's would be. And what resolves the
+references of a scheme."""
 
 MAY_USE_PRIVATE_TORCH = ("engines", "capture", "faults", "measure", "split", "server")
 MAY_USE_PYTEST = ("items", "live", "plugin", "selecting", "session", "updates")

@@ -165,7 +165,8 @@ def test_model_is_found_by_its_reference() -> None:
     [
         (
             "mypkg.models",
-            "expected a model as 'module:attribute', found 'mypkg.models'; for example mypkg.models:LLAMA",
+            "expected a model as 'module:attribute' or with a scheme out of hf, hf-thin, hf-tiny, found 'mypkg.models'; "
+            "for example mypkg.models:LLAMA, or hf-tiny:DIRECTORY with a config.json in it",
         ),
         (
             "no_such_module_at_all:X",

@@ -331,7 +331,7 @@ def test_model_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
         ("nowhere:ONE", "expected an importable module 'nowhere', found ModuleNotFoundError: No module named 'nowhere';"),
         ("broken:ONE", "expected an importable module 'broken', found ModuleNotFoundError: No module named 'nothing_of"),
         ("light:__name__", "expected light:__name__ to be a pytest_piecewise.Model, found str; name a Model"),
-        ("light", "expected a model as 'module:attribute', found 'light'; for example mypkg.models:LLAMA"),
+        ("light", "expected a model as 'module:attribute' or with a scheme out of hf, hf-thin, hf-tiny, found 'light'"),
     ):  # fmt: skip
         done = run_pytest(directory, "--piecewise", "--piecewise-model", name)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, (name, done.stdout, done.stderr)
