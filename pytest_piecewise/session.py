@@ -133,8 +133,14 @@ class PiecewiseSession:
         device = str(option or asked or self.settings.device)
         return ("cuda" if self._gpus() else "cpu") if device == "auto" else device
 
+    def _unsupported(self, case: Case) -> str | None:
+        """Why a case is skipped here: its engine cannot build it, or its test asks for a GPU where there is none."""
+        if case.device.startswith("cuda") and self.settings.device == "auto" and not self._gpus():
+            return f"the test asks for device {case.device}, and this machine has no GPU"
+        return find_engine(case.engine).unsupported(case)
+
     def _refuse_unusable(self, case: Case) -> None:
-        if find_engine(case.engine).unsupported(case):
+        if self._unsupported(case):
             return  # which the case's result will say
         worker = self._worker(case.engine)
         if isinstance(worker, Children):
@@ -201,7 +207,7 @@ class PiecewiseSession:
         """Runs a case, judges it against its baseline, and remembers it."""
         if case not in self._results:
             try:
-                reason = find_engine(case.engine).unsupported(case)
+                reason = self._unsupported(case)
                 start = time.monotonic()
                 if reason is None:
                     found = self._run_case(case, self._worker(case.engine), self._live.tick(case))

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from pytest_piecewise.engines import vllm, vllm_cpu
+from pytest_piecewise.engines import vllm, vllm_cpu, vllm_versions
 from pytest_piecewise.records import CHILD, Case
 
 from .running import ROOT, configure, environment, run_pytest
 
-found = vllm.installed()
-DEVICE = vllm.built_for(*found) if found else "cpu"
+found = vllm_versions.installed()
+DEVICE = vllm_versions.built_for(*found) if found else "cpu"
 HERE = Case(model="m:M", name="m", engine="vllm", device=DEVICE)
 
 reason = vllm.VllmEngine().unsupported(HERE)
@@ -142,6 +142,22 @@ def test_installed_plugin_changes_nothing_elsewhere(tmp_path: Path) -> None:
 def without_identity(line: str) -> str:
     """vLLM gives every configuration a random name, and objects show their addresses."""
     return re.sub(r"0x[0-9a-f]+|instance_id='\w*'", "", line)
+
+
+SEAMS = """
+import importlib, operator
+from pytest_piecewise.engines.vllm_versions import SEAMS
+for seam in SEAMS:
+    module, _, attribute = seam.partition(":")
+    operator.attrgetter(attribute)(importlib.import_module(module))
+print("SEEN", len(SEAMS))
+"""
+
+
+@needs_vllm
+def test_all_that_is_taken_hold_of_is_there(tmp_path: Path) -> None:
+    done = run_python(tmp_path, SEAMS)
+    assert f"SEEN {len(vllm_versions.SEAMS)}" in done.stdout, done.stderr
 
 
 @needs_vllm

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from pytest_piecewise.engines import vllm
+from pytest_piecewise.engines import vllm, vllm_versions
+from pytest_piecewise.engines.vllm_startup import startup_metrics, timed_captures
 from pytest_piecewise.models import Llm, llm_model
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Metric
-from pytest_piecewise.reports.startup import startup_table, startup_tables
+from pytest_piecewise.reports.startup import startup_tables
 
 from .running import ROOT, configure, run_pytest
 
@@ -48,28 +52,88 @@ def build_record(variant: str, **metrics: float) -> BuildRecord:
     return BuildRecord(variant=variant, outcome="ok", metrics=found)
 
 
-def result_of(*builds: BuildRecord, tier: str = "nightly") -> CaseResult:
-    case = Case(model="m:M", name="m", tier=tier)
+def result_of(*builds: BuildRecord, tier: str = "nightly", name: str = "m", engine: str = "native") -> CaseResult:
+    case = Case(model="m:M", name=name, engine=engine, tier=tier)
     return CaseResult(case=case, seed=0, platform="", revision="", graph_kind="", findings=(), builds=builds)
 
 
 def test_startup_table_has_ratios_and_no_zero_for_what_is_absent() -> None:
     full = build_record("full", compile=8.0, capture=2.0, graph_pool=2**30)
     piecewise = build_record("piecewise", compile=2.0, graph_pool=2**29)
-    lines = list(startup_table(result_of(build_record("eager"), full, piecewise, build_record("reference"))))
+    lines = startup_tables([result_of(build_record("eager"), full, piecewise, build_record("reference"))])
     assert [line.split() for line in lines] == [
-        ["start-up", "of", "m-native-float32", "eager", "full", "piecewise", "piecewise/full"],
-        ["compile", "s", "-", "8.00", "2.00", "0.25"],
-        ["capture", "s", "-", "2.00", "-", "-"],
-        ["graph", "pool", "GiB", "-", "1.000", "0.500", "0.50"],
+        ["start-up", "of", "m,", "float32", "on", "cpu", "native"],
+        ["full", "piecewise", "piecewise/full"],
+        ["compile", "s", "8.00", "2.00", "0.25"],
+        ["capture", "s", "2.00", "-", "-"],
+        ["graph", "pool", "GiB", "1.000", "0.500", "0.50"],
     ]
 
 
-def test_startup_table_is_of_the_nightly_tier() -> None:
+def test_startup_table_has_engines_side_by_side() -> None:
+    full, piecewise = build_record("full", compile=8.0), build_record("piecewise", compile=4.0)
+    default = build_record("default", compile=5.0, kv_cache_blocks=7.0)
+    lines = startup_tables([result_of(full, piecewise), result_of(full, piecewise, default, engine="vllm-llm")])
+    assert [line.split() for line in lines] == [
+        ["start-up", "of", "m,", "float32", "on", "cpu", "native", "vllm-llm"],
+        ["full", "piecewise", "piecewise/full", "full", "piecewise", "default", "piecewise/full"],
+        ["compile", "s", "8.00", "4.00", "0.50", "8.00", "4.00", "5.00", "0.50"],
+        ["KV", "cache", "blocks", "-", "-", "-", "-", "-", "7", "-"],
+    ]
+    assert lines[0].index("vllm-llm") > lines[1].index("piecewise/full")
+
+
+def test_recorded_graphs_are_no_captures() -> None:
+    metrics = (Metric(name="captures", kind="count", value=9.0), Metric(name="compile", kind="seconds", value=1.0))
+    rows = {}
+    for kind in ("recorded graphs", "cuda graphs"):
+        build = BuildRecord(variant="piecewise", outcome="ok", metrics=metrics, graph_kind=kind)
+        rows[kind] = [line.split()[0] for line in startup_tables([result_of(build)])]
+    assert rows == {
+        "recorded graphs": ["start-up", "piecewise", "compile"],
+        "cuda graphs": ["start-up", "piecewise", "compile", "captures"],
+    }
+
+
+def test_startup_tables_are_of_the_nightly_tier_and_of_one_shape_each() -> None:
     full = build_record("full", compile=8.0)
     assert startup_tables([result_of(full, tier="full")]) == []
-    assert len(startup_tables([result_of(full)])) == 2
-    assert list(startup_table(result_of(build_record("eager")))) == []
+    assert len(startup_tables([result_of(full)])) == 3
+    assert len(startup_tables([result_of(full), result_of(full, name="other")])) == 6
+    assert startup_tables([result_of(build_record("eager"))]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("Dynamo bytecode transform time: 1.25 s", "compile_dynamo", 1.25),  # up to 0.31
+        ("[backbone] Dynamo bytecode transform time: 1.25 s", "compile_dynamo", 1.25),
+        ("Compiling a graph for compile range (1, 8) takes 3.50 s", "compile_inductor", 3.5),
+        ("[backbone] Initial profiling/warmup run took 0.75 s", "memory_profiling", 0.75),
+        ("Graph capturing finished in 3 secs, took 0.25 GiB", "graph_pool", 2**28),
+        ("Available KV cache memory: 2.0 GiB", "kv_cache", 2**31),
+        ("GPU KV cache size: 1,024 tokens", "kv_cache_tokens", 1024),  # up to 0.27
+        ("CPU KV cache size: 1,024 tokens, 64 blocks", "kv_cache_tokens", 1024),
+        ("init engine (profile, create kv cache, warmup model) took 9.50 s", "startup", 9.5),
+    ],
+)
+def test_lines_of_all_versions_are_read(line: str, name: str, value: float) -> None:
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(compilation_time=0.0), cache_config=SimpleNamespace(num_gpu_blocks=0)
+    )
+    found = {metric.name: metric.value for metric in startup_metrics(config, [line], captured=0)}
+    assert found[name] == value
+
+
+def test_rehearsals_are_no_captures() -> None:
+    runner = SimpleNamespace(capture_model=lambda profile_only=False: 0)  # as vLLM's newer one
+    modules: Any = {name: SimpleNamespace() for name in vllm_versions.RUNNERS}
+    modules[vllm_versions.RUNNERS[-1]].GPUModelRunner = runner
+    with mock.patch.dict(sys.modules, modules), timed_captures() as seconds:
+        runner.capture_model(profile_only=True)
+        assert seconds == []
+        runner.capture_model()
+        assert len(seconds) == 1
 
 
 # With vLLM
@@ -83,7 +147,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, An
     done = run_pytest(directory, *options, f"{ROOT}/tests/planted_vllm/llms.py")
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((directory / "out" / "report.json").read_text())["results"]
-    return done.stdout, {result["case"]["name"]: result for result in results}
+    return done.stdout, {result["case"]["name"]: result for result in results if result["case"]["engine"] == "vllm-llm"}
 
 
 def findings_of(session: tuple[str, dict[str, Any]], name: str) -> list[Any]:
@@ -138,9 +202,9 @@ def test_changed_constant_is_caught_where_it_is_compiled(session: tuple[str, dic
 
 @needs_vllm
 def test_startup_table_is_printed(session: tuple[str, dict[str, Any]]) -> None:
-    table = session[0].partition("start-up of clean-llm-vllm-llm-float32")[2]
-    assert re.match(r" +eager +full +piecewise +default +piecewise/full\n", table)
-    assert re.search(r"\ncompile s +- +\d+\.\d\d +\d+\.\d\d +- +\d+\.\d\d\n", table)
+    table = session[0].partition("start-up of clean-llm, float32 on cpu")[2]
+    assert re.match(r" +native +vllm-llm\n +full +piecewise +piecewise/full +eager +full +piecewise +default ", table)
+    assert re.search(r"\ncompile s( +\d+\.\d\d){3} +-( +\d+\.\d\d){2} +- +\d+\.\d\d\n", table)
     for row in (
         "  of it Dynamo s",
         "  of it Inductor s",

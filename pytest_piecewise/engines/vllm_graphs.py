@@ -100,7 +100,7 @@ class WatchedGraphs:
         context = get_forward_context()
         if context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE:
             batch, now = context.batch_descriptor, _addresses(arguments)
-            if batch in self._recorded:
+            if batch in self._graphs.concrete_cudagraph_entries:  # vLLM drops those that it has made to measure memory
                 self._evidence.replays += 1
                 self._compare(self._recorded[batch], now, batch.num_tokens)
             else:

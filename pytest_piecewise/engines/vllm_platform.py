@@ -10,6 +10,8 @@ from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
+from pytest_piecewise.engines.vllm_versions import SWITCHES
+
 AS_IT_IS = "pytest_piecewise_as_it_is"
 """Key in `additional_config`: this configuration gets what `CpuPlatform` makes of it, and nothing else."""
 
@@ -39,7 +41,7 @@ class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc]  # Any, where vLL
         # None, which the CPU platform leaves here, puts every size outside of what vLLM's PiecewiseBackend will run.
         config.compile_sizes = config.compile_sizes or []
         for field in dataclasses.fields(config.pass_config):
-            if field.name.startswith(("fuse_", "enable_")):
+            if field.name.startswith(SWITCHES):
                 setattr(config.pass_config, field.name, False)
 
     @classmethod

@@ -11,20 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
+from pytest_piecewise.engines.vllm_versions import LINES, RUNNERS, is_rehearsal
 from pytest_piecewise.records import Metric
-
-LINES: Mapping[str, tuple[str, float, str]] = {
-    "compile_dynamo": (r"Dynamo bytecode transform time: ([\d.]+) s", 1.0, "seconds"),
-    "compile_inductor": (r"Compiling a graph for .*? takes ([\d.]+) s", 1.0, "seconds"),
-    "memory_profiling": (r"(?:[Mm]emory profiling|profiling/warmup run) (?:takes|took) ([\d.]+) s", 1.0, "seconds"),
-    "startup": (r"init engine \(.*?\) took ([\d.]+) s", 1.0, "seconds"),
-    "capture": (r"Graph capturing finished in ([\d.]+) secs", 1.0, "seconds"),
-    "graph_pool": (r"Graph capturing finished in .*? took (-?[\d.]+) GiB", 2**30, "bytes"),
-    "kv_cache": (r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)(?: GiB|/)", 2**30, "bytes"),
-    "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", 1.0, "capacity"),
-}
-"""By metric: what vLLM 0.26 to 0.33 log at level INFO, the unit, and the kind. A line that comes again counts again where
-it gives seconds (one graph is compiled per range of sizes), and replaces the earlier one elsewhere."""
 
 TABLE = (
     "compile", "compile_dynamo", "compile_inductor", "memory_profiling", "capture", "captures", "graph_pool", "kv_cache",
@@ -59,8 +47,8 @@ def timed_captures() -> Iterator[list[float]]:
     """Within it, how long vLLM's model runner captures; its log has whole seconds only."""
     seconds: list[float] = []
     with ExitStack() as stack:
-        for module in ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"):
-            with suppress(ImportError, AttributeError):  # the second one is newer than 0.26, and needs Triton
+        for module in RUNNERS:
+            with suppress(ImportError, AttributeError):
                 runner = importlib.import_module(module).GPUModelRunner
                 timed = _timed(runner.capture_model, seconds)
                 stack.enter_context(mock.patch.object(runner, "capture_model", timed))
@@ -73,7 +61,8 @@ def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., 
         try:
             return function(*arguments, **options)
         finally:
-            seconds.append(time.perf_counter() - begin)
+            if not is_rehearsal(options):
+                seconds.append(time.perf_counter() - begin)
 
     return timed
 

@@ -2,91 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from pytest_piecewise import Model
 
-from ..fastcheck.layers import RMSNorm, SwiGLU, rotate
+from .llama import Llama, Shape, initialise, tokens_of
 
-HIDDEN, HEADS, KEY_HEADS, INNER, VOCABULARY, POSITIONS = 4096, 32, 8, 14336, 128256, 4096
-FEATURES = HIDDEN // HEADS
-
-
-@torch.library.custom_op("startup::attention", mutates_args=("out",))
-def attention(q: Tensor, k: Tensor, v: Tensor, out: Tensor, layer_name: str) -> None:
-    """Causal attention of one sequence over `(rows, heads, features)`. Rows see none that come later, padding included."""
-    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (q, k, v))
-    result = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    out.copy_(result.squeeze(0).transpose(0, 1))
-
-
-@attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, layer_name: str) -> None:
-    return None
+LLAMA_3_8B = Shape(
+    layers=32,
+    hidden=4096,
+    inner=14336,
+    heads=32,
+    key_heads=8,
+    features=128,
+    vocabulary=128256,
+    positions=4096,
+)
 
 
-class Layer(nn.Module):
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self.attention_norm, self.mlp_norm = RMSNorm(HIDDEN), RMSNorm(HIDDEN)
-        self.qkv = nn.Linear(HIDDEN, (HEADS + 2 * KEY_HEADS) * FEATURES, bias=False)
-        self.output = nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.mlp = SwiGLU(HIDDEN, INNER)
-
-    def forward(self, x: Tensor, residual: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, residual = self.attention_norm(x, residual)
-        q, k, v = self.qkv(x).unflatten(-1, (-1, FEATURES)).split((HEADS, KEY_HEADS, KEY_HEADS), dim=1)
-        q, k = rotate(q, *rotation), rotate(k, *rotation)
-        out = q.new_empty(q.shape)
-        torch.ops.startup.attention(q, k, v, out, self.name)
-        x, residual = self.mlp_norm(self.output(out.flatten(1)), residual)
-        return self.mlp(x), residual
-
-
-class Llama(nn.Module):
-    """Token ids and positions to hidden states, as the compiled part of a serving engine's model."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(Layer(f"layers.{index}") for index in range(layers))
-        self.norm = RMSNorm(HIDDEN)
-        frequencies = 500_000.0 ** (-torch.arange(0, FEATURES, 2) / FEATURES)
-        angles = torch.outer(torch.arange(POSITIONS), frequencies)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        x, residual = self.embedding(ids), None
-        rotation = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
-        for layer in self.layers:
-            x, residual = layer(x, residual, rotation)
-        return self.norm(x, residual)[0]
-
-
-def build(layers: int = 32) -> Llama:
+def build(layers: int = LLAMA_3_8B.layers) -> Llama:
     """Made in place on the GPU in bfloat16: on the CPU in float32 it would take minutes and 32 GB."""
     with torch.device("cuda"):
-        model = Llama(layers).to(torch.bfloat16)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+        model = Llama(dataclasses.replace(LLAMA_3_8B, layers=layers)).to(torch.bfloat16)
+    initialise(model)
     return model
-
-
-def tokens(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    start = torch.randint(0, POSITIONS - size, (1,), generator=generator)
-    return torch.randint(0, VOCABULARY, (size,), generator=generator), start + torch.arange(size)
 
 
 LLAMA_8B = Model(
     name="llama-3-8b-shape",
     build=build,
-    inputs=tokens,
+    inputs=tokens_of(LLAMA_3_8B),
     splitting_ops=("startup::attention",),
     capture_sizes=(1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)),
     dtypes=("bfloat16",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pytest_piecewise import llm_model
 
+from ..planted import models as native
 from ..planted.models import ChangedConstant
 from .cases import case
 
@@ -30,12 +32,19 @@ CONFIG: dict[str, Any] = {
 model = partial(llm_model, config=CONFIG, capture_sizes=(1, 2), prompt_tokens=(2, 12), new_tokens=3)
 
 CLEAN = model(name="clean-llm")
+BESIDE = dataclasses.replace(native.CLEAN, name=CLEAN.name, dtypes=("float32",))
+"""Of the same name, though not of the same shape: the start-up table is the same to both."""
 DUMMY = model(name="dummy-llm", arguments={"load_format": "dummy"})
 CHANGED = model(name="changed-llm", inductor_config={"post_grad_custom_post_pass": ChangedConstant()})
 
 
 @pytest.mark.piecewise(CLEAN, engine="vllm-llm", tier="nightly")
 def test_clean(piecewise: Any) -> None:
+    piecewise.check()
+
+
+@pytest.mark.piecewise(BESIDE, tier="nightly")
+def test_beside(piecewise: Any) -> None:
     piecewise.check()
 
 
