@@ -40,7 +40,7 @@ test: setup lint
 
 vllm: .venv-vllm/ready
 	.venv-vllm/bin/python -m pytest --piecewise -n $(WORKERS) --piecewise-report $(REPORT)/vllm suites/vllm
-	.venv-vllm/bin/python -m pytest tests/test_vllm.py tests/test_vllm_llm.py
+	.venv-vllm/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/test_vllm.py tests/test_vllm_llm.py
 
 lint: setup
 	$(VENV)/bin/ruff check .
