@@ -4,6 +4,8 @@ PiecewiseError
 |-- ModelError          the model, or what was asked of it, cannot be used as given
 |-- BuildError          a variant could not be built; carries the name of the check that it answers
 |-- BaselineError       a stored baseline cannot be read or must not be written
+|-- HistoryError        the history cannot be opened, read or written
+|-- ReportError         a report cannot be read
 `-- UnfitError          this machine cannot do what was asked: no compiler, no such GPU
 """
 
@@ -30,3 +32,11 @@ class BaselineError(PiecewiseError):
 
 class UnfitError(PiecewiseError):
     """The machine lacks what every build needs. A session with no other failure ends with an exit code of its own."""
+
+
+class HistoryError(PiecewiseError):
+    """A history cannot be opened, read or written: not there, of a newer schema, locked, or of an unknown kind."""
+
+
+class ReportError(PiecewiseError):
+    """A report cannot be read: not there, not JSON, or of another schema."""

@@ -81,7 +81,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("--piecewise-dtype", dest="piecewise_dtype", metavar="DTYPE", help="use this dtype in every test")
     option("--piecewise-device", dest="piecewise_device", metavar="DEVICE",
            help="auto (default: a GPU if there is one), cpu, cuda or cuda:INDEX")  # fmt: skip
-    option("--piecewise-report", dest="piecewise_report", metavar="DIR", help="write DIR/report.json as results come")
+    option(
+        "--piecewise-report",
+        dest="piecewise_report",
+        metavar="DIR",
+        help="write DIR/report.json as results come; report.html, report.md and junit.xml at the end",
+    )
+    option("--piecewise-history", dest="piecewise_history", metavar="URL",
+           help="append what was measured to this database: a file, postgresql://..., or none; default "
+           ".piecewise/history.db")  # fmt: skip
+    option("--piecewise-ci", dest="piecewise_ci", choices=("auto", "buildkite", "github", "none"),
+           help="publish the report there; auto (default) where it runs in one of them")  # fmt: skip
     option("--piecewise-isolation", dest="piecewise_isolation", choices=("process", "none"),
            help="process (default): every build in a fresh child; none: in this process, for --pdb")  # fmt: skip
     option(

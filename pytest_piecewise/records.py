@@ -304,6 +304,31 @@ class CaseResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened in a trend before the point at `index`: a step (`change` 0.1 is 10 % more), or another
+    environment, where `change` is 0. `worse` is whether the step is a regression."""
+
+    index: int
+    text: str
+    change: float = 0.0
+    worse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The latest values of one measurement in the history, oldest first; the last is this run's. Times are ISO 8601."""
+
+    case: str
+    variant: str
+    metric: str
+    kind: str
+    began: str
+    ended: str
+    values: tuple[float, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Which run of which code this was. `id` is unique to it; times are ISO 8601 in UTC; empty is what nobody knows."""
 
@@ -343,6 +368,7 @@ class Report:
     complete: bool
     environment: dict[str, str]
     results: tuple[CaseResult, ...]
+    trends: tuple[Trend, ...] = ()
 
 
 T = TypeVar("T")

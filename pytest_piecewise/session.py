@@ -6,13 +6,13 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_piecewise import exits
 from pytest_piecewise.canary import run_canary
+from pytest_piecewise.ending import Ending
 from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
@@ -31,7 +31,7 @@ from pytest_piecewise.records import (
     from_plain,
     to_plain,
 )
-from pytest_piecewise.reports import document, startup, terminal, trials
+from pytest_piecewise.reports import startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.updates import Updates, filters_of
@@ -62,6 +62,9 @@ class PiecewiseSession:
             config.args = []
         self._live = LiveLine(config)
         self._updates = Updates(self.settings, config.rootpath, filters_of(config))
+        given = self.given(("history", "ci"))
+        self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self._table)
+        self._said: list[str] = []
 
     @property
     def engine(self) -> str:
@@ -256,19 +259,12 @@ class PiecewiseSession:
         for data in [] if self._is_worker else getattr(report, "piecewise", []):
             result = from_plain(CaseResult, data)
             self._reported[f"{result.case.id}@{result.case.device}"] = result
-            self._write_report(complete=False)
+            self._ending.write(self._report(complete=False))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module that could not be collected is a failure like any other."""
         if report.failed:
             self._failures.add(exits.REAL)
-
-    def _write_report(self, *, complete: bool) -> Path | None:
-        if not self.settings.report:
-            return None
-        return document.write(
-            self._report(complete=complete), self._config.invocation_params.dir / self.settings.report
-        )
 
     def _report(self, *, complete: bool) -> Report:
         results = tuple(self._reported[key] for key in sorted(self._reported))
@@ -292,8 +288,9 @@ class PiecewiseSession:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         complete = ended and not session.shouldstop and not session.shouldfail
-        self._write_report(complete=complete)
-        manager().hook.piecewise_report(report=self._report(complete=complete))
+        report = self._report(complete=complete)
+        self._said = [*self._ending.end(report)]
+        manager().hook.piecewise_report(report=report)
         if self.settings.update:
             passed = complete and exitstatus == pytest.ExitCode.OK
             self._updated = self._updates.write(self._reported.values(), passed=passed)
@@ -308,17 +305,16 @@ class PiecewiseSession:
         tables = (*terminal.summary_table(results), *startup.startup_tables(results), *trials.canary_table(results))
         for line in tables:
             terminalreporter.line(line)
-        if self.settings.report:
-            terminalreporter.line(f"report: {Path(self.settings.report) / document.NAME}")
-        for line in self._updated:
+        for line in (*map(terminal.clean, self._said), *self._updated):
             terminalreporter.line(line)
 
     def pytest_report_header(self) -> list[str]:
         """What is going to be done."""
-        return [
+        lines = [
             f"piecewise: tier {self.settings.tier}, device {self.settings.device}, seed {self.settings.seed}, "
             f"isolation {self.settings.isolation}, baselines {self.settings.baselines}"
         ]
+        return lines + self._ending.header()
 
     def pytest_report_collectionfinish(self) -> str | None:
         """What the tier leaves out."""

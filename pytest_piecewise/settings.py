@@ -26,6 +26,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "threads": (int,),
     "seed": (int,),
     "baselines": (str,),
+    "history": (str,),
+    "ci": (str,),
     "report": (str,),
     "plugins": (list,),
     "models": (list,),

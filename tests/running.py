@@ -24,7 +24,8 @@ def command(directory: Path, *arguments: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, without what a CI or an outer pytest puts there, and with this repository on the path."""
-    outer = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST_")}
+    ours = ("PYTEST_", "BUILDKITE", "GITHUB_")
+    outer = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith(ours)}
     path = os.pathsep.join(filter(None, (str(ROOT), outer.get("PYTHONPATH"))))
     return outer | {"PYTHONPATH": path} | more
 

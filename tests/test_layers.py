@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "exits",
         "findings",
         "heat",
+        "history",
         "hooks",
         "huggingface",
         "judge",
@@ -45,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("workers",),
     ("runner",),
     ("canary",),
-    ("byhand", "commands", "items", "live", "selecting", "session", "plugin", "updates"),
+    ("byhand", "commands", "ending", "items", "live", "selecting", "session", "plugin", "updates"),
     ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""

@@ -19,6 +19,7 @@ from pytest_piecewise.records import (
     Comparison,
     Counts,
     Finding,
+    Mark,
     Metric,
     Part,
     Phase,
@@ -27,6 +28,7 @@ from pytest_piecewise.records import (
     Selection,
     Settings,
     Status,
+    Trend,
     Trial,
     from_plain,
     json_schema,
@@ -143,8 +145,24 @@ RUN = Run(
 SELECTION = Selection(
     changed_files=3, collected=20, touched=9, chosen=5, shard="1/2", split="0123456789ab", empty_allowed=True
 )
+TREND = Trend(
+    case="tiny-native-float32",
+    variant="full",
+    metric="compile",
+    kind="seconds",
+    began="2026-11-01T06:30:00Z",
+    ended="2026-12-01T06:30:00Z",
+    values=(1.5, 1.75),
+    marks=(Mark(index=1, text="+17 %", change=0.17, worse=True),),
+)
 REPORT = Report(
-    run=RUN, selection=SELECTION, tier="full", complete=True, environment={"torch": "2.13.0"}, results=(RESULT,)
+    run=RUN,
+    selection=SELECTION,
+    tier="full",
+    complete=True,
+    environment={"torch": "2.13.0"},
+    results=(RESULT,),
+    trends=(TREND,),
 )
 SETTINGS = Settings(
     tier="nightly",
@@ -166,7 +184,7 @@ SETTINGS = Settings(
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
 SAMPLES = (
     FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
-    RESULT, RUN, SELECTION, REPORT,
+    RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT,
 )  # fmt: skip
 RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
 

@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_piecewise.records import BuildRecord, CaseResult, Finding, Status
+from pytest_piecewise.reports.tables import ORDER, cut
 
 COLUMNS = ("case", "variant", "pieces", "compile s", "capture s", "pool MiB", "error/budget", "verdict")
 DETAIL_LINES = 40
-ORDER = (Status.FAIL, Status.NEW, Status.STALE, Status.PASS, Status.SKIP)
+LINE, NAME = 2000, 120
+"""Most characters of a line of text, and of a case's name."""
 
 
 def finding_lines(finding: Finding) -> Iterator[str]:
     """A finding as a reader meets it in a failed test."""
     where = f" ({finding.variant})" if finding.variant else ""
-    yield f"{finding.status} {finding.check}{where}: {clean(finding.summary)}"
+    summary = clean(cut(finding.summary, LINE))
+    yield f"{finding.status} {finding.check}{where}: {summary}"
     lines = finding.detail.splitlines()
     for line in lines[:DETAIL_LINES]:
-        if clean(line) != clean(finding.summary):
-            yield f"    {clean(line)}"
+        if (shown := clean(cut(line, LINE))) != summary:
+            yield f"    {shown}"
     if len(lines) > DETAIL_LINES:
         yield f"    ... {len(lines) - DETAIL_LINES} more line(s), in the report"
     if finding.action:
-        yield f"    -> {clean(finding.action)}"
+        yield f"    -> {clean(cut(finding.action, LINE))}"
 
 
 def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) -> str:
     """What a failing test shows: its findings, failures first, and the command that repeats them."""
     ranked = sorted(findings, key=lambda item: ORDER.index(item.status))
-    lines = [f"{result.case.id} on {result.case.device}, seed {result.seed}:"]
+    lines = [f"{name(result)} on {result.case.device}, seed {result.seed}:"]
     for item in ranked:
         if item.status in (Status.FAIL, Status.NEW, Status.STALE):
             lines += finding_lines(item)
@@ -45,7 +48,7 @@ def _skip_lines(skipped: Sequence[Finding]) -> list[str]:
     for item in skipped:
         variants.setdefault((item.check, item.summary), []).append(item.variant)
     return [
-        f"SKIP {check}" + (f" ({', '.join(names)})" if any(names) else "") + f": {clean(summary)}"
+        f"SKIP {check}" + (f" ({', '.join(names)})" if any(names) else "") + f": {clean(cut(summary, LINE))}"
         for (check, summary), names in variants.items()
     ]
 
@@ -58,14 +61,16 @@ def summary_table(results: Sequence[CaseResult]) -> list[str]:
             if build.variant not in ("reference", "comparison"):
                 rows.append(_row(result, build))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    notes = [f"note: {r.case.id}: {clean(note)}" for r in results for build in r.builds for note in build.notes]
+    notes = [
+        f"note: {name(r)}: {clean(cut(note, LINE))}" for r in results for build in r.builds for note in build.notes
+    ]
     return [*(_join(row, widths) for row in rows), *notes, *_updates(results)]
 
 
 def _updates(results: Sequence[CaseResult]) -> list[str]:
     """What asks for an update of baselines without failing the run."""
-    found = [(r.case.id, f) for r in results for f in r.findings if f.status in (Status.NEW, Status.STALE)]
-    return [f"{f.status}: {name}: {clean(f.summary)}; {clean(f.action)}" for name, f in found]
+    found = [(name(r), f) for r in results for f in r.findings if f.status in (Status.NEW, Status.STALE)]
+    return [f"{f.status}: {case}: {clean(cut(f.summary, LINE))}; {clean(cut(f.action, LINE))}" for case, f in found]
 
 
 def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
@@ -80,7 +85,7 @@ def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
     ]
     pieces = f"{build.counts.pieces} ({build.counts.distinct_pieces})" if build.counts.pieces else ""
     return (
-        result.case.id,
+        name(result),
         build.variant,
         pieces,
         _metric(build, "compile", 1.0, "{:.2f}"),
@@ -89,6 +94,11 @@ def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
         f"{max(ratios):.3g}" if ratios else "",
         "FAIL " + ", ".join(failed) if failed else other,
     )
+
+
+def name(result: CaseResult) -> str:
+    """The case's name as it may be printed."""
+    return clean(cut(result.case.id, NAME))
 
 
 def _metric(build: BuildRecord, name: str, unit: float, form: str) -> str:
@@ -104,5 +114,7 @@ def _join(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def clean(text: str) -> str:
-    """Without control characters, which could move the cursor or recolour what follows."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    """Without control characters, which could move the cursor or recolour what follows, and without a beginning that
+    GitHub takes for a command in a log."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return f"\u00b7{shown.lstrip()}" if shown.lstrip().startswith(("::", "##[")) else shown

@@ -1,0 +1,62 @@
+"""What becomes of a session's report: the history, files for readers, and where the CI system shows them, in this order.
+Nothing that goes wrong here is a failure of the run: it is a line in the summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_piecewise.history import places
+from pytest_piecewise.records import Report, Settings
+from pytest_piecewise.reports import document, files, publish
+
+DIRECTORY = ".piecewise"
+"""Where a report is written that only the CI system has asked for."""
+
+
+class Ending:
+    """What the options say of it. `given` are the options of the command line, `table` those of pyproject.toml."""
+
+    def __init__(
+        self, settings: Settings, rootdir: Path, invoked: Path, given: Mapping[str, Any], table: Mapping[str, Any]
+    ) -> None:
+        self._separate = settings.isolation == "process"
+        self._history = places.place_of(given.get("history"), invoked, table.get("history"), rootdir)
+        self._system = publish.chosen(given.get("ci") or table.get("ci", "auto"), os.environ)
+        directory = settings.report or ("" if self._system == "none" else DIRECTORY)
+        self.directory = invoked / directory if directory else None
+
+    def header(self) -> list[str]:
+        """What will be missing at the end."""
+        reason = places.unavailable(self._history)
+        return [f"piecewise: no history is kept: {reason}"] if reason else []
+
+    def write(self, report: Report) -> None:
+        """The report as it is by now."""
+        if self.directory is not None:
+            document.write(report, self.directory)
+
+    def end(self, report: Report) -> Iterator[str]:
+        """Does everything, and says what was done."""
+        if report.results and not places.unavailable(self._history):
+            yield from self._keep(report)
+        if self.directory is None:
+            return
+        self.write(report)
+        names, reasons = files.write_files(report, self.directory)
+        yield f"report: {', '.join((str(self.directory / document.NAME), *names))}"
+        yield from (f"report: {reason}" for reason in reasons)
+        names = [document.NAME, *names]
+        published = publish.publish(self._system, report, self.directory, names, os.environ)
+        yield from (f"{self._system}: {line}" for line in published)
+
+    def _keep(self, report: Report) -> Iterator[str]:
+        if not self._separate:
+            yield "history: nothing appended: with --piecewise-isolation=none builds share one process"
+            return
+        from pytest_piecewise.history.keep import keep  # noqa: PLC0415 - SQLAlchemy, once there is something to keep
+
+        if kept := keep(report, self._history):
+            yield f"history: {kept}"
