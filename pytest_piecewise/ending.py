@@ -22,7 +22,9 @@ class Ending:
     def __init__(
         self, settings: Settings, rootdir: Path, invoked: Path, given: Mapping[str, Any], table: Mapping[str, Any]
     ) -> None:
-        self._separate = settings.isolation == "process"
+        self._unfit = "with --piecewise-isolation=none builds share one process" * (
+            settings.isolation == "none"
+        ) or "a fault was planted" * bool(settings.fault)
         self._history = places.place_of(given.get("history"), invoked, table.get("history"), rootdir)
         self._system = publish.chosen(given.get("ci") or table.get("ci", "auto"), os.environ)
         directory = settings.report or ("" if self._system == "none" else DIRECTORY)
@@ -53,8 +55,8 @@ class Ending:
         yield from (f"{self._system}: {line}" for line in published)
 
     def _keep(self, report: Report) -> Iterator[str]:
-        if not self._separate:
-            yield "history: nothing appended: with --piecewise-isolation=none builds share one process"
+        if self._unfit:
+            yield f"history: nothing appended: {self._unfit}"
             return
         from pytest_piecewise.history.keep import keep  # noqa: PLC0415 - SQLAlchemy, once there is something to keep
 

@@ -63,7 +63,7 @@ class PiecewiseSession:
         self._live = LiveLine(config)
         self._updates = Updates(self.settings, config.rootpath, filters_of(config))
         given = self.given(("history", "ci"))
-        self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self._table)
+        self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self.table)
         self._said: list[str] = []
 
     @property
