@@ -18,7 +18,8 @@ from pytest_piecewise.records import PHASE, BuildRecord, Case, Finding, Settings
 
 
 def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Does `task`: `{"kind": probe | build | reference | comparison, "case": ..., "settings": ..., "variant": ...}`."""
+    """Does `task`: `{"kind": ..., "case": ..., "settings": ..., "variant": ...}`; `kind` is probe, build, reference,
+    comparison or cost."""
     case, settings = from_plain(Case, task["case"]), from_plain(Settings, task["settings"])
     variant = task.get("variant") or task["kind"]
     shared = folder.parent
@@ -31,7 +32,10 @@ def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | N
     try:
         with _fault(case, variant, settings) as plant:
             try:
-                record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
+                if task["kind"] == "cost":
+                    record = _measure(task, case, settings, on_phase or note_phase)
+                else:
+                    record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
             except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a finding
                 record = _failure(variant, error)
         record = dataclasses.replace(record, fault=settings.fault, effects=plant.effects)
@@ -67,6 +71,12 @@ def _do(
     if kind == "build":
         return cast(BuildRecord, doing.run_variant(case, variant, settings, shared, on_phase))
     return cast(BuildRecord, doing.run_comparison(case, settings, shared, on_phase))
+
+
+def _measure(task: dict[str, Any], case: Case, settings: Settings, on_phase: Callable[[str], None]) -> BuildRecord:
+    from pytest_piecewise.engines import costs  # noqa: PLC0415 - torch, in the child only
+
+    return costs.run_cost(case, settings, on_phase, task)
 
 
 def _failure(variant: str, error: Exception) -> BuildRecord:

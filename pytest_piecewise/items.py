@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_piecewise import exits
+from pytest_piecewise import benchmarks, exits
 from pytest_piecewise.records import Case, CaseResult, Finding, Status
 from pytest_piecewise.reports import terminal
 
@@ -37,8 +37,10 @@ class Failed(pytest.fail.Exception):  # type: ignore[misc,name-defined]  # pytes
 class Piecewise:
     """One case, in a test's hands. It is run when first asked for, and once per session."""
 
-    def __init__(self, session: PiecewiseSession, item: pytest.Item, case: Case) -> None:
-        self._session, self._item, self.case = session, item, case
+    def __init__(
+        self, session: PiecewiseSession, item: pytest.Item, case: Case, request: pytest.FixtureRequest | None = None
+    ) -> None:
+        self._session, self._item, self.case, self._request = session, item, case, request
 
     @property
     def result(self) -> CaseResult:
@@ -47,7 +49,18 @@ class Piecewise:
         kept = self._item.stash.setdefault(RESULTS, [])
         if result not in kept:
             kept.append(result)
+            self._benchmark(result)
         return result
+
+    def _benchmark(self, result: CaseResult) -> None:
+        """Measured phases as benchmarks of pytest-benchmark, where that is loaded and the test does not use it itself."""
+        config, found = self._item.config, benchmarks.timings(result)
+        loaded = config.pluginmanager.hasplugin("benchmark") and not config.getoption("benchmark_skip", False)
+        if self._request is None or not loaded or not found or "benchmark" in self._request.fixturenames:
+            return
+        clock = benchmarks.ReplayedClock()
+        self._item.add_marker(pytest.mark.benchmark(timer=clock))
+        benchmarks.record(self._request.getfixturevalue("benchmark"), clock, found)
 
     def check(self) -> None:
         """Fails the test if any check failed."""

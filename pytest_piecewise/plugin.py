@@ -104,6 +104,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
            "of them; `pytest-piecewise faults` lists them")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
     option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")
+    option("--piecewise-costs", dest="piecewise_costs", choices=("counts", "work", "ratios"),
+           help="what is measured of costs: exact counts (fastcheck), Python calls of compilation too (full), ratios of "
+           "compile and step times too (nightly)")  # fmt: skip
     option("--piecewise-update", dest="piecewise_update", metavar="new,fix,trim",
            help="store what has no baseline (new), what got worse (fix, with --piecewise-reason), what got better (trim) "
            "[WARNING: writes the baselines directory]")  # fmt: skip
@@ -195,7 +198,7 @@ def piecewise(request: pytest.FixtureRequest) -> Piecewise:
     session = _session(request.config)
     if session is None:
         pytest.skip("needs --piecewise")
-    return session.piecewise(request.node, request.param)
+    return session.piecewise(request)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ SCHEMA_VERSION = 1
 
 TIERS = ("fastcheck", "full", "nightly")
 VARIANTS = ("eager", "full", "piecewise")
+COST_LEVELS = ("counts", "work", "ratios")
 DTYPES = ("float32", "bfloat16", "float16")
 
 CHECKS: Mapping[str, str] = {
@@ -83,7 +84,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A measured number. `kind` is one of count, seconds, cpu_seconds, bytes, ratio, capacity (the machine's, not gated)."""
+    """A measured number. `kind` is one of count, work and calls (Python calls: all of them, and those of a part), seconds,
+    cpu_seconds, bytes, ratio, and capacity (the machine's, not gated)."""
 
     name: str
     kind: str
@@ -124,6 +126,8 @@ class Settings:
     update: str = ""
     """What an update stores, out of new, fix and trim; with commas."""
     update_reason: str = ""
+    costs: str = "counts"
+    """What is measured of costs: counts alone, work as well, or ratios as well."""
     update_to: str = ""
     """A directory for proposed baselines, in place of those that are compared with."""
     report: str = ""
@@ -207,13 +211,17 @@ class Counts:
     empty_pieces: tuple[str, ...] = ()
     mutated_inputs: tuple[str, ...] = ()
     captured_sizes: tuple[int, ...] = ()
+    cache_hits: int = 0
+    cache_misses: int = 0
+    """Of torch's compilation caches on disk, by the build's own compilation. A cold build has no hit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A part of the split graph, in its order: a compiled piece with so many `ops`, or splitting ops that stay eager.
 
-    A piece that is `same_as` an earlier one shares its compiled code, and costs no compile seconds of its own.
+    A piece that is `same_as` an earlier one shares its compiled code, and costs no compile seconds of its own. One that
+    calls the same ops as an earlier one and yet is not the same `differs` from it, in what this says.
     """
 
     name: str
@@ -221,6 +229,7 @@ class Part:
     ops: int
     same_as: str = ""
     compile_seconds: float = 0.0
+    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +261,8 @@ class BuildRecord:
     """Names of the generated kernels, without the numbers that Inductor appends; repeated as often as they occur."""
     graph_kind: str = ""
     notes: tuple[str, ...] = ()
+    absent: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Metrics that could not be measured, by name, with the reason."""
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     last_output: str = ""
     fault: str = ""
@@ -278,6 +289,51 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One build that was made only to be measured. `round` is its pair's, the first of which, 0, is not used."""
+
+    round: int
+    variant: str
+    cache: str
+    metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One metric of two builds of this run against each other: the geometric mean of `pairs` ratios.
+
+    `low` and `high` are the one-sided 95 % bounds, `spread` the standard deviation of the logarithms. `over` and `under` are
+    the medians of the two sides, CPU seconds as multiples of the yardstick that was measured in the same process.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    spread: float
+    pairs: int
+    over: float = 0.0
+    under: float = 0.0
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Medians of the phases that the metric consists of, by `side phase`, in the same unit as the sides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What was measured beside the case's own builds. `level` is counts (nothing), work or ratios.
+
+    `metrics` are named `variant.metric`. `absent` has what was to be measured and was not, with the reason.
+    """
+
+    level: str = "counts"
+    metrics: tuple[Metric, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    absent: dict[str, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
     """Everything known about one case: the only thing that reports are made from."""
 
@@ -290,6 +346,7 @@ class CaseResult:
     builds: tuple[BuildRecord, ...]
     comparisons: tuple[Comparison, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    costs: Costs = Costs()
     seconds: float = 0.0
     canary: tuple[Trial, ...] = ()
 
@@ -366,6 +423,8 @@ class Report:
     selection: Selection = Selection()
     tier: str
     complete: bool
+    left_out: tuple[str, ...] = ()
+    """Options and single tests of the command line, by which tests were left out."""
     environment: dict[str, str]
     results: tuple[CaseResult, ...]
     trends: tuple[Trend, ...] = ()

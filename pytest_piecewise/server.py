@@ -174,6 +174,8 @@ def _work(command: dict[str, Any]) -> None:
     os.environ.update(command["environ"])
     sys.path[:] = command["path"]
     private_directories(folder, command["task"].get("cache"))
+    if caches := command["task"].get("caches"):
+        shared_caches(Path(caches))
     from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
 
     part = folder / f"{RESULT}.part"
@@ -194,6 +196,13 @@ def private_directories(folder: Path, cache: str | None = None) -> None:
     if cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     tempfile.tempdir = None
+
+
+def shared_caches(folder: Path) -> None:
+    """All compilation caches in `folder`, where a later process is to find what this one leaves."""
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        os.environ[variable] = str(folder / name)
 
 
 def quiet_trace_log() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from pytest_piecewise import exits
+from pytest_piecewise import exits, machine_lock
 from pytest_piecewise.canary import run_canary
 from pytest_piecewise.ending import Ending
 from pytest_piecewise.errors import PiecewiseError, UnfitError
+from pytest_piecewise.gate import Gate, filters_of
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
 from pytest_piecewise.live import LiveLine
@@ -23,19 +24,16 @@ from pytest_piecewise.records import (
     TIERS,
     Case,
     CaseResult,
-    Finding,
     Report,
     Run,
     Settings,
-    Status,
     from_plain,
     to_plain,
 )
 from pytest_piecewise.reports import startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
-from pytest_piecewise.updates import Updates, filters_of
-from pytest_piecewise.workers import Children, InProcess, OnTick, Worker
+from pytest_piecewise.workers import Children, InProcess, Worker
 
 
 class PiecewiseSession:
@@ -61,7 +59,7 @@ class PiecewiseSession:
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
         self._live = LiveLine(config)
-        self._updates = Updates(self.settings, config.rootpath, filters_of(config))
+        self._gate = Gate(self.settings, config.rootpath, filters_of(config))
         given = self.given(("history", "ci"))
         self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self.table)
         self._said: list[str] = []
@@ -202,9 +200,9 @@ class PiecewiseSession:
         started = next(iter(self._workers.values()), None)
         return (started or self._worker("native")).gpus
 
-    def piecewise(self, item: pytest.Item, case: Case) -> Piecewise:
-        """What the `piecewise` fixture gives."""
-        return Piecewise(self, item, case)
+    def piecewise(self, request: pytest.FixtureRequest) -> Piecewise:
+        """What the `piecewise` fixture gives to the test that requests it."""
+        return Piecewise(self, request.node, request.param, request)
 
     def result(self, case: Case) -> CaseResult:
         """Runs a case, judges it against its baseline, and remembers it."""
@@ -212,10 +210,7 @@ class PiecewiseSession:
             try:
                 reason = self._unsupported(case)
                 start = time.monotonic()
-                if reason is None:
-                    found = self._run_case(case, self._worker(case.engine), self._live.tick(case))
-                else:
-                    found = skip_case(case, self.settings, reason)
+                found = skip_case(case, self.settings, reason) if reason else self._run_case(case)
                 self._results[case] = dataclasses.replace(found, seconds=time.monotonic() - start)
             except PiecewiseError as error:
                 raise Failed(str(error), exits.UNFIT if isinstance(error, UnfitError) else exits.REAL) from None
@@ -223,22 +218,15 @@ class PiecewiseSession:
                 self._live.clear()
         return self._results[case]
 
-    def _run_case(self, case: Case, worker: Worker, on_tick: OnTick) -> CaseResult:
-        if self.settings.canary:
-            return run_canary(case, self.settings, worker, on_tick, self._judged)
-        found = run_case(case, self.settings, worker, on_tick)
-        return dataclasses.replace(found, findings=(*found.findings, *self._judged(found)))
-
-    def _judged(self, result: CaseResult) -> Sequence[Finding]:
-        if not result.builds:
-            return ()
-        cost = "compile, capture and step costs are shown, and gated by nothing yet"
-        if self.settings.isolation == "none":
-            cost = "costs are not trusted with --piecewise-isolation=none: builds share one process"
-        skipped = Finding(check="cost", status=Status.SKIP, summary=cost)
-        if any(item.status is Status.FAIL and item.check == "build" for item in result.findings):
-            return (skipped,)
-        return (*self._updates.judged(result), skipped)
+    def _run_case(self, case: Case) -> CaseResult:
+        """The case's builds, which share the machine with other sessions; what is measured of its costs; the verdicts."""
+        worker, tick = self._worker(case.engine), self._live.tick(case)
+        with machine_lock.shared_if_free(self.settings.timeout_seconds):
+            if self.settings.canary:
+                return run_canary(case, self.settings, worker, tick, self._gate.findings)
+            found = run_case(case, self.settings, worker, tick)
+        found = self._gate.measured(found, worker, tick)
+        return dataclasses.replace(found, findings=(*found.findings, *self._gate.findings(found)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -275,6 +263,7 @@ class PiecewiseSession:
             run=self._run,
             tier=self.settings.tier,
             complete=complete,
+            left_out=tuple(filters_of(self._config)),
             environment=environment,
             results=results,
         )
@@ -293,7 +282,7 @@ class PiecewiseSession:
         manager().hook.piecewise_report(report=report)
         if self.settings.update:
             passed = complete and exitstatus == pytest.ExitCode.OK
-            self._updated = self._updates.write(self._reported.values(), passed=passed)
+            self._updated = self._gate.write(self._reported.values(), passed=passed)
         session.exitstatus = exits.exit_status(exitstatus, self._failures)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -329,6 +318,6 @@ class PiecewiseSession:
 def _options(config: pytest.Config) -> dict[str, Any]:
     names = (
         *("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report"),
-        *("update", "reason", "update_to", "canary"),
+        *("update", "reason", "update_to", "costs", "canary"),
     )
     return {name: config.getoption(f"piecewise_{name}") for name in names}

@@ -13,7 +13,7 @@ from pytest_piecewise.baselines.update import KINDS
 from pytest_piecewise.errors import ModelError
 from pytest_piecewise.faults import chosen_faults
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
-from pytest_piecewise.records import DTYPES, TIERS, Settings
+from pytest_piecewise.records import COST_LEVELS, DTYPES, TIERS, Settings
 
 TABLE = "tool.pytest_piecewise"
 KEYS: Mapping[str, tuple[type, ...]] = {
@@ -25,6 +25,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "memory-limit": (int,),
     "threads": (int,),
     "seed": (int,),
+    "costs": (str,),
     "baselines": (str,),
     "history": (str,),
     "ci": (str,),
@@ -36,6 +37,10 @@ KEYS: Mapping[str, tuple[type, ...]] = {
 }
 """What the table may hold: `timeout` in seconds, `memory-limit` in MiB, `plugins` and `models` as lists of names,
 `watches` as a list of paths that every model depends on."""
+
+
+COSTS_OF_TIER: Mapping[str, str] = {"fastcheck": "counts", "full": "work", "nightly": "ratios"}
+"""What is measured of costs unless it is said: timing takes a quiet machine, and many builds."""
 
 
 def read_table(rootdir: Path) -> dict[str, Any]:
@@ -73,6 +78,7 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         threads=int(pick("threads", 2)),
         seed=int(pick("seed", 0)),
         baselines=str(rootdir / pick("baselines", "baselines")),
+        costs=pick("costs", COSTS_OF_TIER.get(str(options.get("tier") or "fastcheck"), "counts")),
         update=",".join(_update_kinds(options)),
         update_reason=str(options.get("reason") or "").strip(),
         update_to=str(options.get("update_to") or ""),
@@ -90,6 +96,7 @@ def _check(settings: Settings) -> None:
     for name, value, known in (
         ("tier", settings.tier, TIERS),
         ("isolation", settings.isolation, ("process", "none")),
+        ("costs", settings.costs, COST_LEVELS),
     ):
         if value not in known:
             raise ModelError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -163,6 +163,11 @@ def structural_key(piece: fx.GraphModule) -> str:
 
     Tensors that the graph holds as attributes count by their bytes; a nested graph counts by its own key.
     """
+    return hashlib.sha256("\n".join(structural_lines(piece)).encode()).hexdigest()[:16]
+
+
+def structural_lines(piece: fx.GraphModule) -> list[str]:
+    """What `structural_key` is made of, a line per node."""
     position: dict[fx.Node, int] = {}
     lines: list[str] = []
     for index, node in enumerate(piece.graph.nodes):
@@ -174,7 +179,33 @@ def structural_key(piece: fx.GraphModule) -> str:
         else:
             arguments = tree_map(lambda value: _wire(value, position), (node.args, node.kwargs))
             lines.append(f"{node.op} {_describe_target(node.target)} {arguments!r}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return lines
+
+
+def first_difference(lines: Sequence[str], earlier: Sequence[str]) -> str:
+    """Where two pieces that call the same ops in the same order first differ; empty if they call others."""
+    if [_op_of(line) for line in lines] != [_op_of(line) for line in earlier]:
+        return ""
+    for line, other in zip(lines, earlier, strict=True):
+        if line != other:
+            return f"{_op_of(line)}: {_apart(line, other)}"
+    return ""
+
+
+def _op_of(line: str) -> str:
+    kind, _, rest = line.partition(" ")
+    return kind if kind in ("input", "attribute") else rest.partition(" ")[0]
+
+
+def _apart(line: str, other: str) -> str:
+    """What the two have where they part, with the words round it."""
+    start = next((i for i, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), min(len(line), len(other)))
+    begin = max(line.rfind(" ", 0, start), line.rfind("(", 0, start)) + 1
+    return f"{_word(line, begin)} where that has {_word(other, begin)}"
+
+
+def _word(line: str, begin: int) -> str:
+    return line[begin : begin + 60].partition(", ")[0].rstrip(")") or "nothing"
 
 
 def _wire(value: object, position: dict[fx.Node, int]) -> object:

@@ -6,6 +6,7 @@ As a pytest plugin (`-p tests.stand_in`) it also spares the server its throw-awa
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.hooks import hookimpl
 from pytest_piecewise.records import Call, Case, Counts
 
+KERNELS = "STAND_IN_KERNELS"
+"""Environment variable with the number of kernels that a build says it has generated."""
 NAMES = ("stand_in", "stand_in_wrong", "stand_in_recompiled", "stand_in_absent")
 
 
@@ -72,7 +75,7 @@ class Invented:
             pieces=self._pieces,
             distinct_pieces=self._pieces,
             compiles=self._pieces,
-            kernels=3,
+            kernels=int(os.environ.get(KERNELS, "3")),
             splitting_ops=1,
             captures=self._pieces * len(sizes) * replayed,
             replays=self._pieces * self._runs[True],

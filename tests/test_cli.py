@@ -16,7 +16,7 @@ from pytest_piecewise.records import CHECKS
 
 REPORTED = (
     "Report", "Run", "Selection", "CaseResult", "Case", "Finding", "BuildRecord", "Comparison", "Metric", "Part",
-    "Phase", "Counts", "Trial", "Trend", "Mark",
+    "Phase", "Counts", "Trial", "Trend", "Mark", "Costs", "Sample", "Ratio",
 )  # fmt: skip
 JSON_TYPES = {"object", "array", "string", "boolean", "integer", "number", "null"}
 

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("models", "__init__"),
     (
         "baselines",
+        "benchmarks",
         "capture",
         "changes",
         "compare",
@@ -31,9 +32,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "huggingface",
         "judge",
         "leases",
+        "machine_lock",
         "measure",
         "origin",
         "protocol",
+        "ratios",
         "reports",
         "selection",
         "split",
@@ -44,9 +47,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("faults",),
     ("child", "server", "settings"),
     ("workers",),
-    ("runner",),
+    ("costs", "runner"),
     ("canary",),
-    ("byhand", "commands", "ending", "items", "live", "selecting", "session", "plugin", "updates"),
+    ("byhand", "commands", "ending", "gate", "items", "live", "selecting", "session", "plugin"),
     ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""
@@ -56,7 +59,7 @@ UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm"), ("models", "h
 references of a scheme."""
 
 MAY_USE_PRIVATE_TORCH = ("engines", "capture", "faults", "measure", "split", "server")
-MAY_USE_PYTEST = ("items", "live", "plugin", "selecting", "session", "updates")
+MAY_USE_PYTEST = ("gate", "items", "live", "plugin", "selecting", "session")
 
 
 @dataclass(frozen=True)

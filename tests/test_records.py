@@ -17,14 +17,17 @@ from pytest_piecewise.records import (
     Case,
     CaseResult,
     Comparison,
+    Costs,
     Counts,
     Finding,
     Mark,
     Metric,
     Part,
     Phase,
+    Ratio,
     Report,
     Run,
+    Sample,
     Selection,
     Settings,
     Status,
@@ -91,6 +94,8 @@ COUNTS = Counts(
     empty_pieces=("piece 1",),
     mutated_inputs=("argument 0",),
     captured_sizes=(1, 2, 4),
+    cache_hits=1,
+    cache_misses=2,
 )
 BUILD = BuildRecord(
     variant="piecewise",
@@ -100,11 +105,12 @@ BUILD = BuildRecord(
     metrics=(Metric(name="kernels", kind="count", value=5.0),),
     phases=(Phase(name="compile", seconds=1.5, cpu_seconds=2.5),),
     counts=COUNTS,
-    parts=(Part(name="piece 1", compiled=True, ops=7, same_as="piece 0", compile_seconds=0.5),),
+    parts=(Part(name="piece 1", compiled=True, ops=7, same_as="piece 0", compile_seconds=0.5, differs="from piece 0"),),
     calls=20,
     kernels=("cpp_fused_add", "cpp_fused_add"),
     graph_kind="recorded graphs",
     notes=("the reference is float64",),
+    absent={"capture": "recorded graphs are no captures"},
     environment={"torch": "2.13.0"},
     last_output="warning: x\n",
     fault="stale_input",
@@ -120,6 +126,18 @@ TRIAL = Trial(
     reason="1 input moved",
     seconds=2.5,
 )
+COSTS = Costs(
+    level="ratios",
+    metrics=(Metric(name="full.work", kind="work", value=1e6),),
+    samples=(Sample(round=1, variant="full", cache="cold", metrics=(Metric(name="x", kind="seconds", value=0.5),)),),
+    ratios=(
+        Ratio(
+            name="a/b.x", value=0.8, low=0.7, high=0.9, spread=0.1, pairs=5, over=0.8, under=1.1, parts={"a trace": 1.0}
+        ),
+    ),
+    absent={"ratios": "the machine was not free"},
+    notes=("cache miss",),
+)
 RESULT = CaseResult(
     case=CASE,
     seed=7,
@@ -130,6 +148,7 @@ RESULT = CaseResult(
     builds=(BUILD,),
     comparisons=(COMPARISON,),
     environment={"python": "3.11.9"},
+    costs=COSTS,
     seconds=12.5,
     canary=(TRIAL,),
 )
@@ -160,6 +179,7 @@ REPORT = Report(
     selection=SELECTION,
     tier="full",
     complete=True,
+    left_out=("-k",),
     environment={"torch": "2.13.0"},
     results=(RESULT,),
     trends=(TREND,),
@@ -175,6 +195,7 @@ SETTINGS = Settings(
     baselines="/b",
     update="new,fix",
     update_reason="because",
+    costs="ratios",
     update_to="out",
     report="out",
     strict=True,
@@ -184,7 +205,7 @@ SETTINGS = Settings(
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
 SAMPLES = (
     FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
-    RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT,
+    RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT, COSTS, COSTS.samples[0], COSTS.ratios[0],
 )  # fmt: skip
 RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
 

@@ -25,6 +25,15 @@ def project(tmp_path: Path, table: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(("tier", "costs"), [("fastcheck", "counts"), ("full", "work"), ("nightly", "ratios")])
+def test_costs_are_measured_by_tier_unless_said(tmp_path: Path, tier: str, costs: str) -> None:
+    assert make_settings(tmp_path, {}, {"tier": tier}).costs == costs
+    assert make_settings(tmp_path, {"costs": "work"}, {"tier": tier}).costs == "work"
+    assert make_settings(tmp_path, {"costs": "work"}, {"tier": tier, "costs": "ratios"}).costs == "ratios"
+    with pytest.raises(ModelError, match="expected costs to be one of counts, work, ratios, found 'all'"):
+        make_settings(tmp_path, {"costs": "all"}, {})
+
+
 def test_project_without_a_file_or_table_has_no_settings(tmp_path: Path) -> None:
     assert read_table(tmp_path) == {}
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
@@ -40,6 +49,7 @@ timeout = 12.5
 memory-limit = 64
 threads = 3
 seed = 9
+costs = "work"
 baselines = "stored"
 history = "kept.db"
 ci = "none"
@@ -62,6 +72,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         memory_limit_bytes=64 * 2**20,
         threads=3,
         seed=9,
+        costs="work",
         baselines=str(tmp_path / "stored"),
         update="",
         report="out",

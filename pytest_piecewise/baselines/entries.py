@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_piecewise.records import Status
 
@@ -12,9 +12,9 @@ Value = int | float | str
 
 GATES: Mapping[str, tuple[str, ...]] = {
     "exact": (),
-    "work": ("margin",),
+    "work": ("margin", "parts"),
     "budget": ("slack",),
-    "ratio": ("margin", "noise", "sides"),
+    "ratio": ("margin", "noise", "sides", "parts"),
     "observe": ("until", "issue"),
 }
 """Every gate, with what its line may say beside `gate`, `value` and `reason`."""
@@ -35,7 +35,8 @@ class Measured:
     """A number as this run found it. `gate` is the one that its kind gets where none is stored.
 
     Of a ratio, `low` and `high` are the one-sided 95 % bounds, `noise` the standard error of its logarithm, `sides` what
-    stands over and under the line.
+    stands over and under the line, `parts` the phases of both; of work, `parts` says in which packages; of bytes, `slack` is
+    what a new line gets.
     """
 
     gate: str
@@ -44,6 +45,8 @@ class Measured:
     high: float = 0.0
     noise: float = 0.0
     sides: tuple[float, ...] = ()
+    slack: int | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ class Entry:
     slack: int | None = None
     noise: float | None = None
     sides: tuple[float, ...] = ()
+    parts: dict[str, float] = field(default_factory=dict)
     until: str = ""
     issue: str = ""
     reason: str = ""
@@ -85,9 +89,10 @@ def verdict(name: str, entry: Entry | None, now: Measured | None, today: datetim
     """Holds a measured number to its line. One of the two may be missing, not both."""
     if entry is None:
         assert now is not None
-        return Verdict(name=name, status=Status.NEW, line=f"{name}: no stored value, now {now.value}", gate=now.gate)
+        line = f"{name}: no stored value, now {_shown(now)}"
+        return Verdict(name=name, status=Status.NEW, line=line, gate=now.gate)
     if entry.gate == "observe" and datetime.date.fromisoformat(entry.until) >= today:
-        line = f"{name}: only observed until {entry.until} ({entry.issue}); stored {entry.value}, now {_now(now)}"
+        line = f"{name}: only observed until {entry.until} ({entry.issue}); stored {entry.value}, now {_shown(now)}"
         return Verdict(name=name, status=Status.SKIP, line=line, gate="observe")
     if now is None:
         line = f"{name}: stored {entry.value}, no longer measured"
@@ -99,8 +104,10 @@ def verdict(name: str, entry: Entry | None, now: Measured | None, today: datetim
     return Verdict(name=name, status=status, line=line + (expired if status is not Status.PASS else ""), gate=gate)
 
 
-def _now(now: Measured | None) -> str:
-    return "not measured" if now is None else str(now.value)
+def _shown(now: Measured | None) -> str:
+    if now is None:
+        return "not measured"
+    return f"{now.value:.3g}" if isinstance(now.value, float) else str(now.value)
 
 
 def _exact(name: str, entry: Entry, now: Measured) -> tuple[Status, str]:

@@ -119,6 +119,7 @@ _EXPECTED: Mapping[str, str] = {
     "slack": "bytes",
     "noise": "a positive number",
     "sides": "two positive numbers",
+    "parts": "numbers by name",
     "until": "a date as YYYY-MM-DD",
     "issue": "text that says where it is followed up",
     "reason": "text",
@@ -150,6 +151,8 @@ def _is_value(key: str, value: Any) -> bool:
         return isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None and _is_date(value)
     if key == "sides":
         return isinstance(value, list) and len(value) == 2 and all(_is_value("ratio", side) for side in value)
+    if key == "parts":
+        return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
     if key in ("exact", "work", "budget", "slack"):
         return (type(value) is int and value >= (key in ("work", "budget"))) or (
             key == "exact" and isinstance(value, str)
@@ -186,9 +189,9 @@ def _block(lines: list[str]) -> str:
 
 
 def _line(entry: Entry) -> str:
-    names = ("gate", "value", "margin", "slack", "noise", "sides", "until", "issue", "reason")
+    names = ("gate", "value", "margin", "slack", "noise", "sides", "parts", "until", "issue", "reason")
     said = {name: getattr(entry, name) for name in names}
-    kept = {name: value for name, value in said.items() if value is not None and value not in ("", ())}
+    kept = {name: value for name, value in said.items() if value is not None and value not in ("", (), {})}
     return json.dumps(kept)
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_piecewise.baselines.attribution import reasons
 from pytest_piecewise.baselines.entries import Entry, Measured, Verdict, verdict
 from pytest_piecewise.baselines.files import FIX, TRIM, UPDATE, Baseline, load, path_of
 from pytest_piecewise.errors import BaselineError
-from pytest_piecewise.records import CaseResult, Finding, Status
+from pytest_piecewise.ratios import noise
+from pytest_piecewise.records import COST_LEVELS, CaseResult, Costs, Finding, Ratio, Status
 
 CHECK_OF_GATE = {"exact": "baseline", "observe": "baseline", "work": "cost", "budget": "cost", "ratio": "cost"}
 GATE_OF_KIND = {"count": "exact", "work": "work", "graph_pool": "budget", "artifacts": "budget"}
 """The gate of a metric by its kind or, for bytes, by its name. What has none is for the history alone."""
+
+ARTIFACT_SLACK = 0.1
+"""Share by which the bytes of artefacts may grow: compilers pad and name things as they like."""
 
 
 def measured(result: CaseResult) -> dict[str, Measured]:
@@ -25,10 +31,55 @@ def measured(result: CaseResult) -> dict[str, Measured]:
         for metric in build.metrics:
             gate = GATE_OF_KIND.get(metric.name if metric.kind == "bytes" else metric.kind)
             if gate:
-                found[f"{build.variant}.{metric.name}"] = Measured(gate=gate, value=int(metric.value))
+                slack = int(metric.value * ARTIFACT_SLACK) if metric.name == "artifacts" else None
+                found[f"{build.variant}.{metric.name}"] = Measured(gate=gate, value=int(metric.value), slack=slack)
         if build.kernels:
             found[f"{build.variant}.kernel_set"] = Measured(gate="exact", value=_hash(build.kernels))
+    return found | _measured_costs(result)
+
+
+def _measured_costs(result: CaseResult) -> dict[str, Measured]:
+    """What was measured in builds of its own. Work is named after the versions that it depends on."""
+    version = _version(result)
+    found: dict[str, Measured] = {}
+    for metric in result.costs.metrics:
+        if metric.kind == "work":
+            prefix = f"{metric.name} in "
+            parts: dict[str, float] = {
+                m.name.removeprefix(prefix): int(m.value) for m in result.costs.metrics if m.name.startswith(prefix)
+            }
+            found[metric.name + version] = Measured(gate="work", value=int(metric.value), parts=parts)
+        elif metric.kind == "count":
+            found[metric.name] = Measured(gate="exact", value=int(metric.value))
+    for item in result.costs.ratios:
+        found[item.name] = Measured(
+            gate="ratio",
+            value=item.value,
+            low=item.low,
+            high=item.high,
+            noise=noise(item),
+            sides=(item.over, item.under),
+            parts=item.parts,
+        )
     return found
+
+
+def _version(result: CaseResult) -> str:
+    torch, python = (result.environment.get(name, "") for name in ("torch", "python"))
+    return f"[torch{torch.partition('+')[0]}-py{'.'.join(python.split('.')[:2])}]"
+
+
+def is_doubtful(result: CaseResult, directory: Path, ratio: Ratio) -> bool:
+    """Whether a ratio, as it is, would fail or be called better, so that it has to be measured once more."""
+    path = path_of(directory, result.platform, result.case)
+    try:
+        stored = load_own(result, path)
+    except BaselineError:
+        return False  # of which the judgement will speak
+    entry = stored.metrics.get(ratio.name) if stored is not None and stored.revision == result.revision else None
+    now = _measured_costs(dataclasses.replace(result, costs=Costs(ratios=(ratio,))))[ratio.name]
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return entry is not None and verdict(ratio.name, entry, now, today).status in (Status.FAIL, Status.STALE)
 
 
 def kernels_of(result: CaseResult) -> dict[str, int]:
@@ -74,12 +125,17 @@ def judge_stored(result: CaseResult, stored: Baseline, path: Path) -> tuple[Find
     if stored.revision != result.revision:
         summary = f"{path} is of revision {stored.revision} of the case, which is now {result.revision}"
         return (Finding(check="baseline", status=Status.NEW, summary=summary, action=UPDATE),)
-    verdicts = verdicts_of(result, stored.metrics)
-    return tuple(
-        _finding(check, [item for item in verdicts if CHECK_OF_GATE[item.gate] == check], path)
-        for check in ("baseline", "cost")
-        if any(CHECK_OF_GATE[item.gate] == check for item in verdicts)
-    )
+    verdicts, now = verdicts_of(result, stored.metrics), measured(result)
+    found, moved = [], [item.name for item in verdicts if _moved(item)]
+    for check in ("baseline", "cost"):
+        if mine := [item for item in verdicts if CHECK_OF_GATE[item.gate] == check]:
+            why = reasons(result, stored, now, [item.name for item in mine if _moved(item)], moved)
+            found.append(_finding(check, mine, why, path))
+    return tuple(found)
+
+
+def _moved(item: Verdict) -> bool:
+    return item.status in (Status.FAIL, Status.STALE)
 
 
 def verdicts_of(result: CaseResult, stored: Mapping[str, Entry]) -> list[Verdict]:
@@ -91,16 +147,22 @@ def verdicts_of(result: CaseResult, stored: Mapping[str, Entry]) -> list[Verdict
 
 def _is_left_out(name: str, stored: Mapping[str, Entry], result: CaseResult) -> bool:
     """Whether a stored metric belongs to what this run was not to measure: that it is missing says nothing then."""
-    return stored[name].gate in ("work", "ratio")
+    level = COST_LEVELS.index(result.costs.level)
+    if stored[name].gate == "ratio" or "/" in name:
+        return level < COST_LEVELS.index("ratios")
+    if stored[name].gate == "work" and not name.endswith(_version(result)):
+        return True
+    return level < COST_LEVELS.index("work") and (stored[name].gate == "work" or ".warm_" in name)
 
 
-def _finding(check: str, verdicts: Sequence[Verdict], path: Path) -> Finding:
+def _finding(check: str, verdicts: Sequence[Verdict], why: Sequence[str], path: Path) -> Finding:
     status = next(
         status
         for status in (Status.FAIL, Status.NEW, Status.STALE, Status.PASS, Status.SKIP)
         if any(item.status is status for item in verdicts)
     )
     told = [item.line for item in verdicts if item.status is not Status.PASS]
+    told += why if status in (Status.FAIL, Status.STALE) else []
     worst = [item.line for item in verdicts if item.status is status and status not in (Status.PASS, Status.SKIP)]
     held = sum(item.status is Status.PASS for item in verdicts)
     what = "counts equal" if check == "baseline" else "costs are within"

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_piecewise.baselines import judge
-from pytest_piecewise.baselines.entries import Entry, Measured, Value
+from pytest_piecewise.baselines.entries import LOWER_IS_BETTER, Entry, Measured, Value
 from pytest_piecewise.baselines.files import Baseline, path_of
 from pytest_piecewise.records import CaseResult, Status
 
@@ -100,9 +101,18 @@ def _source(result: CaseResult, root: Path | None) -> str:
 def _line(before: Entry | None, now: Measured, reason: str) -> Entry:
     value = float(f"{now.value:.3g}") if now.gate == "ratio" else now.value
     sides = tuple(float(f"{side:.3g}") for side in now.sides)
+    parts = {name: float(f"{part:.3g}") if now.gate == "ratio" else part for name, part in now.parts.items()}
     if before is None:
-        return Entry(gate=now.gate, value=value, sides=sides, reason=reason)
-    return dataclasses.replace(before, value=value, sides=sides if before.gate == "ratio" else (), reason=reason)
+        return Entry(gate=now.gate, value=value, slack=now.slack, sides=sides, parts=parts, reason=reason)
+    told: dict[str, Any] = {"sides": sides, "parts": parts} if before.gate == now.gate else {}
+    return dataclasses.replace(before, value=value, reason=reason, **told)
+
+
+def is_better(name: str, before: Entry, value: Value) -> bool:
+    """Whether a value would be an improvement on a stored one, whatever its size."""
+    if isinstance(value, str) or isinstance(before.value, str):
+        return False
+    return value < before.value and (before.gate != "exact" or name.partition(".")[2] in LOWER_IS_BETTER)
 
 
 def _change(result: CaseResult, name: str, kind: str, before: Entry | None, now: Measured | None) -> Change:

@@ -29,7 +29,11 @@ class Request:
 
 
 class Build(Protocol):
-    """One variant of one model, alive in one process. Born in `Engine.build`, dead in `close`."""
+    """One variant of one model, alive in one process. Born in `Engine.build`, dead in `close`.
+
+    It may also have `parts` (`records.Part` of the split graph), `kernels` (names of the generated kernels, as often as they
+    are called), and `stepping(size)`, a context manager that gives the bare step at a captured size for a clock to time.
+    """
 
     variant: str
     graph_kind: str

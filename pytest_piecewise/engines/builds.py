@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -58,6 +58,14 @@ class EagerBuild:
         note_mutations(self._evidence, request, call, inputs)
         return outputs
 
+    @contextmanager
+    def stepping(self, size: int) -> Iterator[Callable[[], Any]]:
+        """The bare step at a size, for a clock: the module on inputs that are already in place."""
+        request, call = self._request, dummy_call(size)
+        inputs = make_inputs(request.model, size, call.seed, request.dtype, request.device)
+        with call_context(request.model, call):
+            yield lambda: self.module(*inputs)
+
     @property
     def counts(self) -> Counts:
         """Nothing is compiled; only mutated inputs are counted."""
@@ -95,6 +103,14 @@ class FullBuild:
         """The compiled module's outputs at the call's real size."""
         return owned(flatten(self._run(call)))
 
+    @contextmanager
+    def stepping(self, size: int) -> Iterator[Callable[[], Any]]:
+        """The bare step at a size, for a clock: the compiled module on inputs that are already in place."""
+        request, call = self._request, dummy_call(size)
+        inputs = make_inputs(request.model, size, call.seed, request.dtype, request.device)
+        with compiling(request.model), call_context(request.model, call):
+            yield lambda: self._compiled(*inputs)
+
     def _run(self, call: Call, mark: bool = False) -> Any:
         request = self._request
         inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
@@ -114,6 +130,11 @@ class FullBuild:
     def parts(self) -> tuple[Part, ...]:
         """What the graph was split into, with the compile time of each distinct piece."""
         return tuple(self._evidence.parts)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the generated kernels, as often as they are called."""
+        return tuple(self._evidence.kernel_names)
 
     def close(self) -> None:
         """Drops the compiled code."""
@@ -164,6 +185,16 @@ class PiecewiseBuild:
         note_mutations(self._evidence, self._request, call, self._inputs.real_rows(call))
         return owned(self._outputs.real_rows(outputs, call))
 
+    @contextmanager
+    def stepping(self, size: int) -> Iterator[Callable[[], Any]]:
+        """The bare step at a captured size, for a clock, on inputs that are already in place. Recorded graphs are left
+        out of it: what they add is the price of a stand-in."""
+        call = dummy_call(size)
+        arguments = self._inputs.place(call)
+        self._call(call, arguments, "replay" if self.graph_kind == "cuda graphs" else "compiled")
+        with compiling(self._request.model), call_context(self._request.model, call):
+            yield lambda: self._compiled(*arguments)
+
     def _call(self, call: Call, arguments: Sequence[Any], mode: str, mark: bool = False) -> Any:
         model, stage = self._request.model, self._stage
         stage.size, stage.padded_size, stage.mode = call.size, call.padded_size or call.size, mode
@@ -186,6 +217,11 @@ class PiecewiseBuild:
     def parts(self) -> tuple[Part, ...]:
         """What the graph was split into, with the compile time of each distinct piece."""
         return tuple(self._evidence.parts)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the generated kernels, as often as they are called."""
+        return tuple(self._evidence.kernel_names)
 
     @contextmanager
     def _metadata_of_capture(self, captured: Call) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,17 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx
 
 from pytest_piecewise.capture import Frozen, GraphPool, StaticGraph, capture
+from pytest_piecewise.engines.kernels import kernels_of
 from pytest_piecewise.records import Part
-from pytest_piecewise.split import Split, custom_ops, op_names, split_graph, structural_key
+from pytest_piecewise.split import (
+    Split,
+    custom_ops,
+    first_difference,
+    op_names,
+    split_graph,
+    structural_key,
+    structural_lines,
+)
 
 # standalone_compile copies the graph unless it is given away; the argument exists since torch 2.13.
 _DONATE: dict[str, Any] = (
@@ -49,6 +58,7 @@ class Evidence:
     empty_pieces: list[str] = field(default_factory=list)
     mutated_inputs: dict[str, None] = field(default_factory=dict)
     captured_sizes: set[int] = field(default_factory=set)
+    kernel_names: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     """Those of the first graph."""
     shape_guards: list[str] = field(default_factory=list)
@@ -86,6 +96,7 @@ def generated_code(evidence: Evidence) -> Iterator[None]:
     yield
     evidence.modules += len(PyCodeCache.modules) - modules
     evidence.kernels += metrics.generated_kernel_count - kernels
+    evidence.kernel_names += [name for module in PyCodeCache.modules[modules:] for name in kernels_of(module)]
 
 
 def counted(evidence: Evidence, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,6 +163,7 @@ class PiecewiseBackend:
         note_shape_guards(evidence)
         split = split_graph(graph_module, self._splitting_ops)
         compiled: dict[str, tuple[str, Callable[..., Any]]] = {}
+        distinct: dict[str, list[str]] = {}
         fresh = _eager_results(split)
         position, parts = 0, []
         for segment in split.segments:
@@ -160,8 +172,10 @@ class PiecewiseBackend:
                 parts.append(Part(name=", ".join(segment.ops), compiled=False, ops=len(segment.ops)))
                 continue
             module = getattr(split.module, segment.name)
-            label, key, seconds = f"piece {position}", structural_key(module), 0.0
+            label, key, seconds, differs = f"piece {position}", structural_key(module), 0.0, ""
             if key not in compiled:
+                differs = _differs(structural_lines(module), distinct)
+                distinct[label] = structural_lines(module)
                 start = time.perf_counter()
                 compiled[key] = label, self._compile(module)
                 seconds = time.perf_counter() - start
@@ -173,6 +187,7 @@ class PiecewiseBackend:
                     ops=operations(module.graph),
                     same_as=first if first != label else "",
                     compile_seconds=seconds,
+                    differs=differs,
                 )
             )
             evidence.pieces += 1
@@ -192,6 +207,12 @@ class PiecewiseBackend:
         return compile_counted(
             self._evidence, lambda: standalone_compile(module, inputs, dynamic_shapes="from_graph", **_DONATE)
         )
+
+
+def _differs(lines: Sequence[str], distinct: Mapping[str, Sequence[str]]) -> str:
+    """Why a piece is not the same as the latest distinct one that calls the same ops; empty if there is none."""
+    found = ((label, first_difference(lines, earlier)) for label, earlier in reversed(list(distinct.items())))
+    return next((f"from {label} in {text}" for label, text in found if text), "")
 
 
 def operations(graph: fx.Graph) -> int:

@@ -11,9 +11,11 @@ import torch
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.cost_metrics import build_kernels, cost_metrics
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.lifted import reference_outputs
 from pytest_piecewise.engines.perform import Performance, disturb, perform
+from pytest_piecewise.engines.phases import compile_phases
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
     flatten,
@@ -23,9 +25,9 @@ from pytest_piecewise.engines.prepare import (
 from pytest_piecewise.engines.schema import schema_findings
 from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
-from pytest_piecewise.measure import Meter, peak_memory_bytes
+from pytest_piecewise.measure import Meter
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Case, Counts, Finding, Metric, Settings, Status
+from pytest_piecewise.records import BuildRecord, Case, Counts, Finding, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -40,9 +42,12 @@ def run_variant(
         engine, steps = hooks.find_engine(case.engine), protocol.calls(model, settings.seed)
         build = engine.build(request)
         try:
-            build.prepare()
+            with compile_phases(meter):
+                build.prepare()
+            # Whatever is compiled later, by the protocol or by a second build, is none of this build's cost.
+            metrics, missing = cost_metrics(build, meter)
             done = perform(build, request, steps)
-            counts, metrics = build.counts, _metrics(build, meter)
+            counts = build.counts
             if build.graph_kind:
                 done.comparisons.append(disturb(build, request, engine.build, list(protocol.replayed(steps))[-1]))
             findings = _build_findings(build, request, done, counts)
@@ -55,6 +60,8 @@ def run_variant(
                 metrics=metrics,
                 phases=meter.phases,
                 counts=counts,
+                kernels=build_kernels(build),
+                absent=missing,
                 parts=getattr(build, "parts", ()),
                 calls=done.plain_calls + done.graph_calls,
                 graph_kind=build.graph_kind,
@@ -111,21 +118,6 @@ def _naming_captured_ops(item: Finding, captured: tuple[str, ...]) -> Finding:
     suspects = f"custom ops inside captured pieces: {', '.join(captured)}"
     action = f"{suspects}; if one reads per-call metadata or allocates by it, add it to splitting_ops"
     return dataclasses.replace(item, summary=f"{item.summary}; {suspects}", action=action)
-
-
-def _metrics(build: Build, meter: Meter) -> tuple[Metric, ...]:
-    counts = build.counts
-    names = ("graphs", "pieces", "distinct_pieces", "compiles", "kernels", "splitting_ops", "captures")
-    found = [Metric(name=name, kind="count", value=getattr(counts, name)) for name in names if build.variant != "eager"]
-    found.append(Metric(name="peak_memory", kind="bytes", value=peak_memory_bytes()))
-    if build.pool_bytes:
-        found.append(Metric(name="graph_pool", kind="bytes", value=build.pool_bytes))
-    for phase in ("compile", "capture"):
-        seconds = meter.seconds(phase)
-        # Recorded graphs are no captures: their time is never called capture time.
-        if seconds is not None and (phase != "capture" or build.graph_kind == "cuda graphs"):
-            found.append(Metric(name=phase, kind="seconds", value=seconds))
-    return tuple(found)
 
 
 def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:

@@ -20,6 +20,7 @@ class CompileWatch:
         self._evidence = evidence
         self._warm_graphs: int | None = None
         self._breaks_before = sum(counters["graph_break"].values())
+        self._cache_before = _cache_counters()
 
     def warm(self) -> None:
         """From here on every compilation is one too many."""
@@ -39,6 +40,19 @@ class CompileWatch:
         if sum(counters["graph_break"].values()) == self._breaks_before:
             return ()
         return tuple(describe(reason) for reason in counters["graph_break"])
+
+    @property
+    def cache(self) -> tuple[int, int]:
+        """Hits and misses of torch's compilation caches on disk since this watch began; a bypass is a miss."""
+        hits, misses = (now - before for now, before in zip(_cache_counters(), self._cache_before, strict=True))
+        return hits, misses
+
+
+def _cache_counters() -> tuple[int, int]:
+    """Inductor's cache of graphs, and AOTAutograd's round it, which on a hit leaves the other one alone."""
+    inductor, autograd = counters["inductor"], counters["aot_autograd"]
+    hits = inductor["fxgraph_cache_hit"] + autograd["autograd_cache_hit"]
+    return hits, inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]
 
 
 def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts:
@@ -65,4 +79,6 @@ def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts
         empty_pieces=tuple(evidence.empty_pieces),
         mutated_inputs=tuple(evidence.mutated_inputs),
         captured_sizes=tuple(sorted(evidence.captured_sizes)),
+        cache_hits=watch.cache[0],
+        cache_misses=watch.cache[1],
     )

@@ -1,4 +1,4 @@
-"""Baselines in a session: what a result is held to when they are to be updated, and the one writing at the end."""
+"""Costs in a session: what is measured beside the builds, what a result is held to, and the one writing at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 
 from pytest_piecewise import exits
 from pytest_piecewise.baselines import files, judge, update
+from pytest_piecewise.costs import measure_costs
 from pytest_piecewise.errors import BaselineError
-from pytest_piecewise.records import CaseResult, Finding, Settings, Status
+from pytest_piecewise.hooks import find_engine
+from pytest_piecewise.records import CaseResult, Finding, Ratio, Settings, Status
+from pytest_piecewise.workers import OnTick, Worker
 
 FILTERS = {
     "-k": ("keyword", ""),
@@ -37,16 +40,56 @@ def filters_of(config: pytest.Config) -> list[str]:
     return given + [argument for argument in config.invocation_params.args if "::" in str(argument)]
 
 
-class Updates:
-    """What `--piecewise-update` asks for. `filters` is what the command line leaves out, which forbids trimming."""
+class Gate:
+    """What a session measures of costs and holds them to. `filters` is what the command line leaves out, which forbids
+    trimming."""
 
     def __init__(self, settings: Settings, root: Path, filters: Sequence[str]) -> None:
+        self._settings = settings
         self._kinds = tuple(filter(None, settings.update.split(",")))
         self._reason, self._root, self._filters = settings.update_reason, root, tuple(filters)
         self._stored = Path(settings.baselines)
         self._proposals = root / settings.update_to if settings.update_to else None
 
-    def judged(self, result: CaseResult) -> tuple[Finding, ...]:
+    def measured(self, result: CaseResult, worker: Worker, on_tick: OnTick) -> CaseResult:
+        """The result with its costs, as far as they are asked for and can be trusted."""
+        if self._settings.costs == "counts" or self._not_trusted(result):
+            return result
+
+        def doubtful(ratio: Ratio) -> bool:
+            return judge.is_doubtful(result, self._stored, ratio)
+
+        return dataclasses.replace(result, costs=measure_costs(result.case, self._settings, worker, on_tick, doubtful))
+
+    def _not_trusted(self, result: CaseResult) -> str:
+        """Why costs of this case are not measured; empty if they can be."""
+        if self._settings.isolation == "none":
+            return "with --piecewise-isolation=none builds share one process"
+        if any(item.status is Status.FAIL and item.check == "build" for item in result.findings):
+            return "a variant could not be built"
+        if hasattr(find_engine(result.case.engine), "tasks"):
+            return f"the engine {result.case.engine} measures its own"
+        return ""
+
+    def findings(self, result: CaseResult) -> tuple[Finding, ...]:
+        """What baselines and costs say, and what was not measured of them and why."""
+        if not result.builds:
+            return ()
+        reason, level = self._not_trusted(result), self._settings.costs
+        if not reason and level != "ratios":
+            left = "ratios" if level == "work" else "work and ratios"
+            reason = f"{left} are left to higher tiers; --piecewise-costs=ratios measures them now"
+        reason = result.costs.absent.get("ratios", reason)
+        skipped = Finding(check="cost", status=Status.SKIP, summary=f"not measured: {reason}")
+        built = not any(item.status is Status.FAIL and item.check == "build" for item in result.findings)
+        found = self._judged(result) if built else ()
+        if (
+            self._settings.isolation == "none"
+        ):  # nothing measured in a process that has built something else gates a cost
+            found = tuple(item for item in found if item.check != "cost")
+        return (*found, *((skipped,) if reason else ()))
+
+    def _judged(self, result: CaseResult) -> tuple[Finding, ...]:
         """The findings of baselines and costs. Where they are to be updated, what will be stored is held against.
 
         What got better stays STALE: whether it may be trimmed shows only when the session has ended. Proposals change no
