@@ -18,7 +18,6 @@ import torch
 from vllm import LLM, SamplingParams
 from vllm.compilation.counter import compilation_counter
 from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
-from vllm.config.compilation import DynamicShapesConfig, DynamicShapesType
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.model_executor.models import registry
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
@@ -26,18 +25,17 @@ from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 from pytest_piecewise import protocol
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.compare import bit_comparison
-from pytest_piecewise.engines import Request, tasks
-from pytest_piecewise.engines.builds import inductor_patches, refusals
+from pytest_piecewise.engines import Request, tasks, vllm_modes
+from pytest_piecewise.engines.builds import refusals
 from pytest_piecewise.engines.checkpoint import declared_llm, write_checkpoint
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.prepare import make_inputs, pinned_numerics
-from pytest_piecewise.engines.vllm_builds import as_pass, observed, refuse_changes, refuse_platform
+from pytest_piecewise.engines.vllm_builds import observed, refuse_changes, refuse_platform
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
-from pytest_piecewise.errors import ModelError
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
@@ -114,7 +112,7 @@ def _structure(build: LlmBuild, model: Model, variant: str, calls: int) -> tuple
     if variant not in ("full", "piecewise"):
         return ()
     counts, steps = build.counts, calls * declared_llm(model).new_tokens
-    return structure_findings(
+    findings = structure_findings(
         StructureEvidence(
             model=model,
             variant=variant,
@@ -126,6 +124,7 @@ def _structure(build: LlmBuild, model: Model, variant: str, calls: int) -> tuple
             without_graphs="" if build.graph_kind else NO_GRAPHS,
         )
     )
+    return tuple(vllm_modes.naming_captured_attention(item, counts) for item in findings)
 
 
 def _count_metrics(build: LlmBuild) -> list[Metric]:
@@ -171,7 +170,7 @@ class LlmBuild:
         with request.meter.phase("startup"), self._watched() as lines, timed_captures() as seconds, refusals():
             self._llm = LLM(model=str(checkpoint), **self._arguments())
         self.config = self._llm.llm_engine.vllm_config
-        refuse_changes(asked_of_vllm(request), self.config)
+        refuse_changes(vllm_modes.asked_of_vllm(request), self.config)
         graphs = self.config.compilation_config.cudagraph_mode
         self.graph_kind = "cuda graphs" if request.device.type == "cuda" and graphs != CUDAGraphMode.NONE else ""
         self._tally()
@@ -237,7 +236,7 @@ class LlmBuild:
         arguments |= llm.arguments
         if request.variant == "default":
             return arguments | {"additional_config": {AS_IT_IS: True} | arguments.get("additional_config", {})}
-        return arguments | {"compilation_config": compilation(request)}
+        return arguments | {"compilation_config": vllm_modes.compilation(request)}
 
     def run(self, call: Call) -> Outputs:
         """Log-probabilities of the whole vocabulary, at every position of prompts and forced continuations."""
@@ -298,39 +297,6 @@ class LlmBuild:
         self._llm.llm_engine.engine_core.shutdown()
         del self._llm
         cleanup_dist_env_and_memory()
-
-
-def compilation(request: Request) -> CompilationConfig:
-    """The configuration of a variant: what is asked of vLLM, and how it is to compile."""
-    model, more = request.model, dict(declared_llm(request.model).arguments.get("compilation_config", {}))
-    if decided := sorted({"mode", "cudagraph_mode", "splitting_ops", "cudagraph_capture_sizes"}.intersection(more)):
-        raise ModelError(
-            f"Model {model.name!r}: expected no {', '.join(decided)} in the compilation_config of its arguments, which the "
-            "variants decide; use splitting_ops and capture_sizes of the model"
-        )
-    if request.variant != "eager":
-        more |= {
-            "backend": "inductor",
-            "dynamic_shapes_config": DynamicShapesConfig(type=DynamicShapesType(model.dynamic_shapes)),
-            "inductor_compile_config": {name: as_pass(value) for name, value in inductor_patches(model).items()},
-        }
-        if request.device.type == "cuda":
-            more["cudagraph_capture_sizes"] = list(model.capture_sizes)
-    return CompilationConfig(**asked_of_vllm(request), **more)
-
-
-def asked_of_vllm(request: Request) -> dict[str, Any]:
-    """vLLM's mode for a variant: NONE, one graph, or pieces; with CUDA graphs where there is a GPU. Nothing by default."""
-    on_gpu, none = request.device.type == "cuda", CUDAGraphMode.NONE
-    ops = {"splitting_ops": list(request.model.splitting_ops)} if request.model.splitting_ops else {}
-    mode, full, piecewise = CompilationMode.VLLM_COMPILE, CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
-    asked: dict[str, dict[str, Any]] = {
-        "eager": {"mode": CompilationMode.NONE, "cudagraph_mode": none},
-        "full": {"mode": mode, "cudagraph_mode": full if on_gpu else none, "splitting_ops": []},
-        "piecewise": {"mode": mode, "cudagraph_mode": piecewise if on_gpu else none, **ops},
-        "default": {},
-    }
-    return asked[request.variant]
 
 
 def _rows(rows: Any) -> torch.Tensor:

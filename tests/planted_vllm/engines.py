@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pytest_piecewise.engines import Build, Request
-from pytest_piecewise.engines.vllm import VllmEngine
+from pytest_piecewise.engines.vllm import VllmEngine, VllmLlmEngine
 from pytest_piecewise.hooks import hookimpl
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.records import Case
@@ -41,6 +41,13 @@ class SharedCache(VllmEngine):
         return super().build(request)
 
 
+class TwoVariants(VllmLlmEngine):
+    """Whole engines, as far as most faults need them."""
+
+    name = "two_variants"
+    variants = ("eager", "piecewise")
+
+
 class Elsewhere(VllmEngine):
     name = "elsewhere"
 
@@ -70,7 +77,7 @@ PLANTS = {plant.__name__: plant for plant in (moved_buffers, short_capture)}
 
 @hookimpl
 def piecewise_engine(name: str) -> VllmEngine | None:
-    for engine in (Elsewhere, SharedCache):
+    for engine in (Elsewhere, SharedCache, TwoVariants):
         if name == engine.name:
             return engine()
     plant = PLANTS.get(name)

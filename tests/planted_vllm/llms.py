@@ -35,6 +35,7 @@ CLEAN = model(name="clean-llm")
 BESIDE = dataclasses.replace(native.CLEAN, name=CLEAN.name, dtypes=("float32",))
 """Of the same name, though not of the same shape: the start-up table is the same to both."""
 DUMMY = model(name="dummy-llm", arguments={"load_format": "dummy"})
+LEFT_OUT = model(name="left-out-llm", splitting_ops=("vllm::unified_kv_cache_update",))
 CHANGED = model(name="changed-llm", inductor_config={"post_grad_custom_post_pass": ChangedConstant()})
 
 
@@ -48,5 +49,6 @@ def test_beside(piecewise: Any) -> None:
     piecewise.check()
 
 
-test_dummy = case(DUMMY, "vllm-llm")
-test_changed = case(CHANGED, "vllm-llm")
+test_dummy = case(DUMMY, "two_variants")
+test_changed = case(CHANGED, "two_variants")
+test_left_out = case(LEFT_OUT, "two_variants")
