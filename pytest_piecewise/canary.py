@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_piecewise.faults import Fault, chosen_faults
+from pytest_piecewise.faults.catalogue import COMPILED
 from pytest_piecewise.models import find_model
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Counts, Finding, Settings, Status, Trial
-from pytest_piecewise.runner import do_tasks, result_of, tasks_of
+from pytest_piecewise.runner import cache_tasks, do_tasks, result_of, tasks_of
 from pytest_piecewise.workers import OnTick, Worker
 
 OUTCOMES = ("caught", "missed", "not planted", "not applicable")
@@ -36,9 +37,11 @@ def run_canary(
     """
     folder = Path(tempfile.mkdtemp(prefix="piecewise-canary-"))
     try:
-        records, findings = do_tasks(
-            case, settings, worker, on_tick, folder / "clean", tasks_of(case), cache=folder / "cache"
-        )
+        faults = chosen_faults(settings.canary)
+        tasks = tasks_of(case)
+        if any("cache" in fault.variants for fault in faults):
+            tasks += cache_tasks(case)
+        records, findings = do_tasks(case, settings, worker, on_tick, folder / "clean", tasks, cache=folder / "cache")
         clean = result_of(case, settings, records, findings)
         clean = dataclasses.replace(clean, findings=(*clean.findings, *judge(clean)))
         bad = [item.check for item in clean.findings if item.status is Status.FAIL]
@@ -47,7 +50,7 @@ def run_canary(
             skipped = Finding(check="canary", status=Status.SKIP, summary=reason)
             return dataclasses.replace(clean, findings=(*clean.findings, skipped))
         canary = _Canary(case, settings, worker, on_tick, folder, clean)
-        trials = tuple(canary.trials(chosen_faults(settings.canary)))
+        trials = tuple(canary.trials(faults))
         return dataclasses.replace(clean, canary=trials, findings=(*clean.findings, canary_finding(trials)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,13 +89,14 @@ class _Canary:
     def trials(self, faults: Sequence[Fault]) -> Iterator[Trial]:
         """One without a fault, then one for each."""
         model = find_model(self.case.model, self.case.file)
-        known = tuple(variant for _, variant in tasks_of(self.case) if variant)
+        known = {variant or kind for kind, variant in tasks_of(self.case)}
+        known |= {kind for kind, _ in cache_tasks(self.case)}
         counts = next((build.counts for build in self.clean.builds if build.variant == "piecewise"), Counts())
-        control = self._try(CONTROL, "", tuple(variant for variant in known if variant != "eager"), cached=True)
+        control = self._try(CONTROL, "", COMPILED, cached=True)
         yield dataclasses.replace(control, outcome="false alarm" if control.checks else "nothing found")
         for fault in faults:
             reason = fault.inapplicable(self.case, model, counts)
-            if not reason and not set(fault.variants) & {*known, "reference"}:
+            if not reason and not set(fault.variants) & known:
                 reason = f"{self.case.engine} builds no {' or '.join(fault.variants)}"
             about = {"kind": fault.kind, "expected": fault.caught_by}
             if reason:
@@ -120,7 +124,7 @@ class _Canary:
             outcome=outcome,
             checks=tuple(dict.fromkeys(_with_phase(item, records) for item in failed)) if counts else (),
             effects=effects,
-            reason=failed[0].summary if failed else "",
+            reason=f"{failed[0].check}: {failed[0].summary}" if failed else "",
             seconds=time.monotonic() - begin,
         )
 
@@ -139,14 +143,23 @@ class _Canary:
             self.on_tick(f"{planted or 'nothing'} planted in {variant}", phase, seconds)
 
         settings = dataclasses.replace(self.settings, fault=planted)
-        tasks = [
+        *tasks, comparison = [
             (kind, variant) for kind, variant in tasks_of(self.case) if (variant or kind) in (*touched, "comparison")
         ]
-        records, findings = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks[:-1], cache=cache)
-        if all(record.outcome == "ok" for record in records):
-            more, said = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks[-1:])
+        if "cache" in touched:
+            tasks += self._cache_tasks(folder)
+        records, findings = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks, cache=cache)
+        if touched != ("cache",) and all(record.outcome == "ok" for record in records):
+            more, said = do_tasks(self.case, settings, self.worker, on_tick, folder, [comparison])
             records, findings = [*records, *more], [*findings, *said]
         return records, findings
+
+    def _cache_tasks(self, folder: Path) -> list[tuple[str, str]]:
+        """The builds of the check `cache` that a fault may change; what the others leave is taken from the clean case."""
+        steps = folder / "cache-steps"
+        steps.mkdir()
+        (steps / "changed.outputs").symlink_to(self.folder / "clean" / "cache-steps" / "changed.outputs")
+        return [task for task in cache_tasks(self.case) if task[1] not in ("changed", "unchanged after changed")]
 
     def _against_clean(self, records: Sequence[BuildRecord]) -> list[Finding]:
         """Counts and the graph pool against those of the clean builds, which serve as the baseline."""

@@ -30,7 +30,7 @@ def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | N
         part.rename(folder / PHASE)
 
     try:
-        with _fault(case, variant, settings) as plant:
+        with _fault(task["kind"], case, variant, settings) as plant:
             try:
                 if task["kind"] == "cost":
                     record = _measure(task, case, settings, on_phase or note_phase)
@@ -45,7 +45,7 @@ def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | N
 
 
 @contextmanager
-def _fault(case: Case, variant: str, settings: Settings) -> Iterator[Plant]:
+def _fault(kind: str, case: Case, variant: str, settings: Settings) -> Iterator[Plant]:
     """Within it the fault of the settings, if there is one, is at work in this process."""
     if not settings.fault:
         yield Plant()
@@ -53,7 +53,7 @@ def _fault(case: Case, variant: str, settings: Settings) -> Iterator[Plant]:
     from pytest_piecewise.engines import tasks  # noqa: PLC0415 - torch, in the child only
 
     request = tasks.make_request(find_model(case.model, case.file), case, variant, settings, Meter())
-    with planted(settings.fault, request) as plant:
+    with planted(settings.fault, request, "" if kind == "build" else kind) as plant:
         yield plant
 
 
@@ -66,6 +66,8 @@ def _do(
         return probe.probe(case, settings)
     if kind == "reference":
         return tasks.run_reference(case, settings, shared, on_phase)
+    if kind == "cache":
+        return tasks.run_cache_step(case, variant, settings, shared, on_phase)
     engine = hooks.find_engine(case.engine)
     doing: Any = engine.tasks() if hasattr(engine, "tasks") else tasks
     if kind == "build":

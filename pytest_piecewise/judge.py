@@ -45,6 +45,8 @@ class Evidence:
     variants: Mapping[str, CallOutputs]
     answers: CallOutputs = field(default_factory=dict)
     device: str = "cpu"
+    same_inputs: bool = False
+    """Whether the arguments of all calls of one size are the same, so that a stale one could not be told."""
 
     @property
     def judged(self) -> list[Call]:
@@ -287,8 +289,12 @@ def _vacuity(evidence: Evidence) -> Finding:
     """Whether a stale input or a stale weight would be seen at all: results must follow both by more than is tolerated."""
     plain = [call for call in evidence.judged if not call.weights]
     inputs = [(a, b) for a in plain for b in plain if a.size == b.size and a.index < b.index and a.seed != b.seed]
-    weights = [(a, b) for a in plain for b in evidence.judged if b.weights and a.size == b.size and a.seed == b.seed]
+    weights = [
+        (a, b) for a in plain for b in evidence.judged if b.weights == 1 and a.size == b.size and a.seed == b.seed
+    ]
     problems, still, least = [], [], math.inf
+    if evidence.same_inputs:
+        problems.append("the arguments are the same in all calls of one size")
     for what, pairs in (("inputs", inputs), ("weights", weights)):
         shares, texts = [], []
         for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):

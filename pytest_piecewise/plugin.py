@@ -100,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("--piecewise-memory", dest="piecewise_memory_limit", type=int, metavar="MIB",
            help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
     option(*_canary_flags(), action=_CanaryAction, dest="piecewise_canary", nargs=0,
-           help="plant known faults in each case, one at a time, and say which check catches which; =KIND or =NAME for some "
+           help="plant faults in each case, one by one, and say which check catches which; =KIND or =NAME for some "
            "of them; `pytest-piecewise faults` lists them")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
     option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")

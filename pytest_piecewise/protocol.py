@@ -14,9 +14,9 @@ PADDINGS = ("nan", "stale")
 
 
 def judged_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """At most `MAX_JUDGED_SIZES` of `sizes`, both ends included, spread evenly.
+    """At most `MAX_JUDGED_SIZES` of `sizes`, both ends included, spread evenly: those that are judged in every phase.
 
-    The other sizes are held to the bit axis alone (graphs on against off), which needs no reference.
+    The other sizes are judged once, in the interleaved phase, and else held to the bit axis, which needs no reference.
     """
     if len(sizes) <= MAX_JUDGED_SIZES:
         return sizes
@@ -50,6 +50,7 @@ def calls(model: Model, seed: int) -> tuple[Call, ...]:
     if model.largest > sizes[-1]:
         steps += [("beyond captured", size, 0, 0) for size in dict.fromkeys((sizes[-1] + 1, model.largest))]
     steps += [("weights updated", size, size, 1) for size in dict.fromkeys((sizes[-1], sizes[0]))]
+    steps.append(("tables updated", sizes[-1], sizes[-1], 2))
     # After the weights have changed the data of an earlier call come again: only the weights can change the result.
     earlier = {size: index for index, (phase, size, _, _) in enumerate(steps) if phase == "reverse"}
     return tuple(
@@ -60,7 +61,7 @@ def calls(model: Model, seed: int) -> tuple[Call, ...]:
             padded_size=padded,
             seed=seed * 100_003 + 1 + (earlier[size] if weights else index),
             weights=weights,
-            judged=size != padded or size in judged,
+            judged=size != padded or size in judged or phase == "interleaved",
         )
         for index, (phase, size, padded, weights) in enumerate(steps)
     )

@@ -32,18 +32,21 @@ CHECKS: Mapping[str, str] = {
     "addresses": "every tensor that a captured piece reads lies where it lay at capture",
     "second_build": "a second build in the same process leaves the first one's results as they were",
     "mutation": "inputs, weights and undeclared buffers are unchanged by a call",
+    "aliasing": "outputs share memory with arguments, weights and each other exactly as in eager",
+    "randomness": "a call leaves the random state of the process as an eager call does",
     "schema": "custom ops do what their schema declares (torch.library.opcheck)",
     "vacuity": "outputs depend on the inputs and on the weights by far more than the error that is tolerated",
     "graphs": "Dynamo traced exactly one graph",
     "graph_breaks": "Dynamo traced the model without a graph break",
     "recompiles": "nothing was compiled again after warm-up",
-    "splitting_ops": "every declared splitting op is in the graph, and in no captured piece",
+    "splitting_ops": "every declared splitting op is in the graph, and none is in a captured piece",
     "pieces": "the graph was split into non-empty pieces as declared",
     "compiles": "each distinct piece was compiled by Inductor, exactly once",
     "executed": "compiled code ran in every call: no silent fallback to eager",
     "captures": "every piece was captured for every size",
     "replays": "every replay that the protocol asked for was a replay",
     "covered_sizes": "the captured sizes include the largest size",
+    "cache": "compiled code out of a cache is that of the same model and configuration, and is found where it should be",
     "baseline": "counts equal the stored baseline",
     "baseline_file": "the stored baseline can be read and belongs to the case",
     "cost": "work, memory and ratios of compile, capture and step times are within their gates",
@@ -51,6 +54,9 @@ CHECKS: Mapping[str, str] = {
 }
 """Every check by name, with what a PASS of it says. `Model.allow` refers to these names."""
 
+
+CACHE_STEPS = ("cold", "warm", "relocated", "changed", "changed in a shared directory", "unchanged after changed")
+"""The builds that the check `cache` consists of, in order."""
 
 TASK, OUTPUT, PHASE, RESULT = "task.json", "output.txt", "phase.txt", "result.json"
 """Files in a child's folder: what it was asked, what it printed, the phase that it is in, what it found."""
@@ -143,7 +149,8 @@ class Call:
     """One step of the protocol.
 
     `size` is the number of real rows; `padded_size` the captured size that a piecewise build runs it at (0: without
-    graphs). `padding` is what lies in the rows between them. `weights` is 0 before and 1 after the weight update.
+    graphs). `padding` is what lies in the rows between them. `weights` is 0 before and 1 after the weight update,
+    and 2 after that of index tables and masks.
     """
 
     index: int

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pytest_piecewise import hooks
 from pytest_piecewise.records import (
+    CACHE_STEPS,
+    TIERS,
     VARIANTS,
     BuildRecord,
     Case,
@@ -37,7 +39,10 @@ def skip_case(case: Case, settings: Settings, reason: str) -> CaseResult:
 
 
 def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path) -> CaseResult:
-    records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks_of(case))
+    tasks = tasks_of(case)
+    if settings.tier != TIERS[0]:  # the check `cache` is too dear for every change
+        tasks += cache_tasks(case)
+    records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks)
     return result_of(case, settings, records, findings)
 
 
@@ -45,6 +50,12 @@ def tasks_of(case: Case) -> list[tuple[str, str]]:
     """What a case consists of, as `(kind of task, variant)`."""
     variants = getattr(hooks.find_engine(case.engine), "variants", VARIANTS)
     return [("build", variant) for variant in variants] + [("reference", ""), ("comparison", "")]
+
+
+def cache_tasks(case: Case) -> list[tuple[str, str]]:
+    """The builds of the check `cache`; none for an engine that does not say that it uses Inductor's."""
+    kept = getattr(hooks.find_engine(case.engine), "inductor_cache", False)
+    return [("cache", step) for step in CACHE_STEPS] if kept else []
 
 
 def do_tasks(
@@ -63,7 +74,7 @@ def do_tasks(
     records: list[BuildRecord] = []
     findings: list[Finding] = []
     for kind, variant in tasks:
-        name = variant or kind
+        name = f"cache {variant}" if kind == "cache" else variant or kind
         without = [
             record.variant for record in records if record.outcome != "ok" and record.variant in ("eager", "reference")
         ]
@@ -94,7 +105,11 @@ def result_of(
         revision=known.pop("revision", ""),
         graph_kind=next((record.graph_kind for record in records if record.graph_kind), ""),
         findings=tuple(findings),
-        builds=tuple(dataclasses.replace(record, findings=(), environment={}) for record in records),
+        builds=tuple(
+            dataclasses.replace(record, findings=(), environment={})
+            for record in records
+            if record.variant not in CACHE_STEPS and not record.variant.startswith("cache ")
+        ),
         comparisons=tuple(item for record in records if record.variant == "comparison" for item in record.comparisons),
         environment=known,
     )

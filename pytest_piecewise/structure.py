@@ -90,14 +90,24 @@ def _graph_checks(evidence: Evidence) -> Iterator[Finding]:
         counts.recompiles,
         "make what the guard names the same in every call, or pass it as a tensor",
     )
-    missing = counts.missing_ops
-    yield finding(
+    yield _splitting_ops(evidence)
+
+
+def _splitting_ops(evidence: Evidence) -> Finding:
+    counts = evidence.counts
+    declared = {op.partition(".")[0] for op in evidence.model.splitting_ops}
+    captured = [place for place in counts.captured_ops if place.partition(" in ")[0] in declared]
+    summary = f"{counts.splitting_ops} splitting op call(s) in the graph"
+    summary += f"; never found: {', '.join(counts.missing_ops)}" if counts.missing_ops else ""
+    summary += f"; captured: {', '.join(captured)}" if captured else ""
+    return finding(
         "splitting_ops",
-        variant,
-        not missing,
-        f"{counts.splitting_ops} splitting op call(s) in the graph"
-        + (f"; never found: {', '.join(missing)}" if missing else ""),
-        action="correct the name in splitting_ops, or remove it: an op that is not there splits nothing",
+        evidence.variant,
+        not counts.missing_ops and not captured,
+        summary,
+        action="correct the name in splitting_ops, or remove it: an op that is not there splits nothing"
+        if counts.missing_ops
+        else "the op was declared to stay eager: its Python, metadata included, runs at capture only",
     )
 
 

@@ -111,13 +111,24 @@ class FullBuild:
         with compiling(request.model), call_context(request.model, call):
             yield lambda: self._compiled(*inputs)
 
-    def _run(self, call: Call, mark: bool = False) -> Any:
+    def results(self, call: Call) -> tuple[Sequence[Any], Any]:
+        """The arguments of one call and what the compiled module returned for them, neither copied."""
+        arguments = self._arguments(call)
+        return arguments, self._called(call, arguments)
+
+    def _arguments(self, call: Call) -> tuple[Any, ...]:
         request = self._request
-        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        return make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+
+    def _called(self, call: Call, arguments: Sequence[Any]) -> Any:
+        with compiling(self._request.model), call_context(self._request.model, call):
+            return self._compiled(*arguments)
+
+    def _run(self, call: Call, mark: bool = False) -> Any:
+        request, inputs = self._request, self._arguments(call)
         if mark:
             mark_sizes(request.model, inputs, sized_inputs(request.model, inputs, call.size))
-        with compiling(request.model), call_context(request.model, call):
-            outputs = self._compiled(*inputs)
+        outputs = self._called(call, inputs)
         note_mutations(self._evidence, request, call, inputs)
         return outputs
 
@@ -194,6 +205,11 @@ class PiecewiseBuild:
         self._call(call, arguments, "replay" if self.graph_kind == "cuda graphs" else "compiled")
         with compiling(self._request.model), call_context(self._request.model, call):
             yield lambda: self._compiled(*arguments)
+
+    def results(self, call: Call) -> tuple[Sequence[Any], Any]:
+        """The static arguments of one call and what a replay returned for them, neither copied."""
+        arguments = self._inputs.place(call)
+        return arguments, self._call(call, arguments, "replay" if call.padded_size else "compiled")
 
     def _call(self, call: Call, arguments: Sequence[Any], mode: str, mark: bool = False) -> Any:
         model, stage = self._request.model, self._stage

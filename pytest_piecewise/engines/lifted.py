@@ -89,7 +89,7 @@ def _lift_state(request: Request, module: nn.Module, target: torch.dtype) -> Non
 
 
 class LiftedWeights:
-    """A module's floating-point weights and buffers in the reference's precision, made from the case's own each time.
+    """A module's weights and buffers, floating-point ones in the reference's precision, made from the case's own each time.
 
     Lifted in place rather than operation by operation, since much Python and C++ compares the dtypes of an activation
     and a weight before any operation is dispatched (a convolution's bias, an LSTM).
@@ -97,25 +97,27 @@ class LiftedWeights:
 
     def __init__(self, request: Request, module: nn.Module, target: torch.dtype) -> None:
         self._request, self._module, self._target = request, module, target
-        tensors = {id(t): t for t in frozen_tensors(request.model, module).values() if t.is_floating_point()}
+        tensors = {id(t): t for t in frozen_tensors(request.model, module).values()}
         self._tensors = list(tensors.values())
         self._versions = [[tensor.data for tensor in self._tensors]]
         self._current: tuple[int, int] | None = None
 
     def use(self, version: int, perturbation: int) -> None:
-        """The weights before (0) or after (1) the update, each changed by up to one unit of rounding if asked."""
+        """The weights before (0) or after (1, 2) an update, each changed by up to one unit of rounding if asked."""
         if self._current == (version, perturbation):
             return
         if version == len(self._versions):
-            for tensor, data in zip(self._tensors, self._versions[0], strict=True):
+            for tensor, data in zip(self._tensors, self._versions[-1], strict=True):
                 tensor.data = data.clone()
-            update_weights(self._request.model, self._module, self._request.seed)
+            update_weights(self._request.model, self._module, self._request.seed, version)
             self._versions.append([tensor.data for tensor in self._tensors])
         for number, (tensor, data) in enumerate(zip(self._tensors, self._versions[version], strict=True)):
             tensor.data = self._lifted(data, perturbation, number)
         self._current = (version, perturbation)
 
     def _lifted(self, data: torch.Tensor, perturbation: int, number: int) -> torch.Tensor:
+        if not data.is_floating_point():
+            return data
         high = data.to(self._target)
         if not perturbation:
             return high

@@ -13,6 +13,8 @@ class NativeEngine:
 
     name = "native"
     preload: tuple[str, ...] = ()
+    inductor_cache = True
+    """Its builds take compiled code from Inductor's cache directory, and from nowhere else."""
 
     def unsupported(self, case: Case) -> str | None:
         """Nothing: what the device cannot do shows when the model is probed."""

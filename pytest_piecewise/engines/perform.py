@@ -41,13 +41,13 @@ def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performanc
     stage = _Stage(build, request)
     done = stage.done
     frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
-    updated = False
+    version = 0
     for call in steps:
-        if call.weights and not updated:
+        if call.weights > version:
             done.changed += stage.changed_since(frozen)
-            update_weights(request.model, build.module, request.seed)
+            version = call.weights
+            update_weights(request.model, build.module, request.seed, version)
             frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
-            updated = True
         with request.meter.phase(f"protocol: {call.phase}"):
             outputs = stage.step(call)
         if call.judged:

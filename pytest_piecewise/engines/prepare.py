@@ -146,20 +146,42 @@ def checksum(tensor: torch.Tensor) -> int:
     return int((bits * weights).sum())
 
 
-def update_weights(model: Model, module: nn.Module, seed: int) -> None:
-    """Scales the rows of every weight and of every buffer that is no state in place, by factors between 0.5 and 1.
+def update_weights(model: Model, module: nn.Module, seed: int, version: int) -> None:
+    """Changes weights and buffers that are no state, in place: addresses stay, and results must follow.
 
-    Addresses stay, and results must follow. Integers are left alone.
+    Version 1 scales the rows of every floating-point one by factors between 0.5 and 1. Version 2 rolls those others by one
+    row that may be: masks, and index tables that hold each index once. Offsets or counts would be wrong in other places.
     """
     generator = torch.Generator().manual_seed(seed)
     seen: set[int] = set()
     for tensor in frozen_tensors(model, module).values():
-        if not tensor.is_floating_point() or not tensor.is_contiguous() or tensor.data_ptr() in seen:
+        if tensor.data_ptr() in seen:
             continue
-        seen.add(tensor.data_ptr())  # tied weights are scaled once
+        seen.add(tensor.data_ptr())  # tied weights are changed once
+        if version == 2 and (is_mask(tensor) or is_permutation(tensor)):
+            tensor.data.copy_(tensor.roll(1, 0))
+        if version == 2 or not tensor.is_floating_point() or _overlaps_itself(tensor):
+            continue
         rows = 0.5 + 0.5 * torch.rand(tensor.shape[0] if tensor.dim() else 1, generator=generator)
         factors = rows.reshape(-1, *[1] * (tensor.dim() - 1)) if tensor.dim() else rows[0]
         tensor.data.mul_(factors.to(device=tensor.device, dtype=tensor.dtype))
+
+
+def is_mask(tensor: torch.Tensor) -> bool:
+    """Whether a buffer is a boolean with rows."""
+    return tensor.dtype is torch.bool and tensor.dim() > 0
+
+
+def is_permutation(tensor: torch.Tensor) -> bool:
+    """Whether a vector holds each of 0, 1, ... once, as tables of positions, orders and experts do."""
+    if tensor.dim() != 1 or tensor.is_complex() or tensor.dtype is torch.bool or tensor.numel() < 2:
+        return False
+    return torch.equal(tensor.sort().values, torch.arange(tensor.numel(), device=tensor.device).to(tensor.dtype))
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, as those of an expanded tensor do: scaling one would scale the others."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def flatten(outputs: Any, prefix: str = "") -> dict[str, torch.Tensor]:

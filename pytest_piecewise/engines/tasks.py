@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import Build, Request
+from pytest_piecewise.engines.artefacts import run_step
 from pytest_piecewise.engines.cost_metrics import build_kernels, cost_metrics
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.lifted import reference_outputs
@@ -23,11 +24,12 @@ from pytest_piecewise.engines.prepare import (
     pinned_numerics,
 )
 from pytest_piecewise.engines.schema import schema_findings
+from pytest_piecewise.engines.sharing import sharing_findings
 from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Case, Counts, Finding, Settings, Status
+from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -108,7 +110,7 @@ def _build_findings(build: Build, request: Request, done: Performance, counts: C
         graph_calls=done.graph_calls,
         drops_guards=getattr(build, "drops_guards", False),
     )
-    return [*findings, *structure_findings(evidence)]
+    return [*findings, *sharing_findings(build, request), *structure_findings(evidence)]
 
 
 def _naming_captured_ops(item: Finding, captured: tuple[str, ...]) -> Finding:
@@ -143,6 +145,25 @@ def _reference_device(case: Case) -> torch.device:
     return torch.device("cpu") if case.device.startswith("mps") else torch.device(case.device)
 
 
+def _same_inputs(model: Model, steps: Sequence[Call], dtype: torch.dtype) -> bool:
+    """Whether no argument differs between the calls of the largest captured size that have seeds of their own."""
+    seeds = list(dict.fromkeys(call.seed for call in steps if call.size == model.capture_sizes[-1]))
+    first, *others = (make_inputs(model, model.capture_sizes[-1], seed, dtype, torch.device("cpu")) for seed in seeds)
+    pairs = [(a, b) for other in others for a, b in zip(first, other, strict=True) if isinstance(a, torch.Tensor)]
+    return bool(pairs) and all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+def run_cache_step(
+    case: Case, step: str, settings: Settings, folder: Path, on_phase: Callable[[str], None]
+) -> BuildRecord:
+    """One build of the check `cache`; what it leaves for later steps lies in a folder of its own within `folder`."""
+    model, meter, shared = find_model(case.model, case.file), Meter(on_phase), folder / "cache-steps"
+    shared.mkdir(exist_ok=True)
+    with pinned_numerics(settings.threads, torch.device(case.device)), meter.phase(f"cache: {step}"):
+        request = make_request(model, case, "piecewise", settings, meter)
+        return run_step(step, request, hooks.find_engine(case.engine).build, shared)
+
+
 def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
     """Compares what the other children of the case left in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
@@ -171,6 +192,7 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
                 variants=variants,
                 answers=answers,
                 device=case.device,
+                same_inputs=_same_inputs(model, steps, dtype),
             )
         )
     return BuildRecord(

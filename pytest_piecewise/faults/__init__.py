@@ -54,8 +54,12 @@ def find_fault(name: str) -> Fault:
     return FAULTS[name]
 
 
-def chosen_faults(choice: str) -> tuple[Fault, ...]:
-    """The faults of a canary run: `all`, those of a kind, or the one of a name."""
+def chosen_faults(choices: str) -> tuple[Fault, ...]:
+    """The faults of a canary run: `all`, those of a kind, or the one of a name; several with commas."""
+    return tuple(dict.fromkeys(item for choice in choices.split(",") for item in _chosen(choice)))
+
+
+def _chosen(choice: str) -> tuple[Fault, ...]:
     if choice == "all":
         return tuple(FAULTS.values())
     if choice in KINDS:
@@ -66,14 +70,16 @@ def chosen_faults(choice: str) -> tuple[Fault, ...]:
 
 
 @contextmanager
-def planted(name: str, request: Request) -> Iterator[Plant]:
-    """Within it the fault of that name, if any, is at work on what is built by `request`, whose variant may be `reference`.
+def planted(name: str, request: Request, part: str = "") -> Iterator[Plant]:
+    """Within it the fault of that name, if any, is at work on what is built by `request`.
 
-    Gives what counts its effects. A variant that the fault does not touch is built as ever.
+    Gives what counts its effects. A variant that the fault does not touch is built as ever; `part` stands for the variant
+    where it is none: `reference`, `comparison` or `cache`.
     """
+    part = part or request.variant
     plant = Plant(request)
     try:
-        if name and request.variant in (found := find_fault(name)).variants:
+        if name and part in (found := find_fault(name)).variants:
             found.plant(plant)
         yield plant
     finally:

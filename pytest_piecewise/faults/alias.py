@@ -64,8 +64,8 @@ def weight_overwritten(plant: Plant) -> None:
 
         def running(call: Any, *, graphs: bool = True) -> Any:
             outputs = run(call, graphs=graphs)
-            weight = next((item for item in build.module.parameters() if item.is_floating_point()), None)
-            if weight is not None and weight.numel():
+            weight = next((item for item in build.module.parameters() if item.dim() > 0 and item.numel()), None)
+            if weight is not None:
                 weight.data[-1:].mul_(0.5)
                 plant.note()
             return outputs

@@ -12,7 +12,7 @@ DETAILS = "torch._inductor.codecache.FxGraphHashDetails.__init__"
 """Private: what Inductor's key of a graph is made of, for AOTAutograd's key as well. Unchanged from torch 2.11 to 2.15."""
 
 
-@fault("CACHE", "vllm#53366", "cache", cached=False)
+@fault("CACHE", "vllm#53366", "cache", variants=("cache",))
 def key_forgets_config(plant: Plant) -> None:
     """The key of a compiled artefact leaves out the compiler's configuration and its custom passes."""
 
@@ -25,7 +25,7 @@ def key_forgets_config(plant: Plant) -> None:
                 plant.note()
 
 
-@fault("CACHE", "vllm#47573", "cache", cached=False)
+@fault("CACHE", "vllm#47573", "cache", variants=("cache",))
 def key_names_directory(plant: Plant) -> None:
     """The key has the cache's own path in it: a copy of the directory is never hit."""
 
@@ -36,7 +36,7 @@ def key_names_directory(plant: Plant) -> None:
         plant.note()
 
 
-@fault("CACHE", "ai-dynamo/dynamo#10119", "cache", cached=False)
+@fault("CACHE", "ai-dynamo/dynamo#10119", "cache", variants=("cache",))
 def key_names_process(plant: Plant) -> None:
     """The key has something in it that every process has anew: nothing is ever found again."""
 

@@ -32,7 +32,7 @@ KINDS = (
 artefact from a cache, capture, numerics, a silent fallback, a check with nothing behind it, cost."""
 
 COMPILED = ("full", "piecewise")
-EVERYTHING = ("reference", "eager", "full", "piecewise")
+EVERYTHING = ("reference", "eager", "full", "piecewise", "comparison")
 
 
 @dataclass(frozen=True, slots=True)

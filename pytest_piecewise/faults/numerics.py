@@ -206,19 +206,18 @@ def not_deterministic(plant: Plant) -> None:
     plant.on_outputs(change)
 
 
-@fault("NUM", "pytorch#141645", "randomness", variants=COMPILED, engines=ANY_ENGINE)
+@fault("NUM", "pytorch#141645", "randomness", variants=COMPILED)
 def random_state_shared(plant: Plant) -> None:
     """A call draws from the caller's random numbers, which eager does not."""
     import torch  # only in the process that builds
 
-    def on_build(build: Any) -> None:
-        run = build.run
+    @plant.wrap("engines.builds.compile_dynamic")
+    def compile_dynamic(original: Any, *arguments: Any) -> Any:
+        compiled = original(*arguments)
 
-        def running(call: Any, *, graphs: bool = True) -> Any:
+        def call(*inputs: Any) -> Any:
             torch.rand(1, device=plant.request.device)
             plant.note()
-            return run(call, graphs=graphs)
+            return compiled(*inputs)
 
-        build.run = running
-
-    plant.on_build(on_build)
+        return call

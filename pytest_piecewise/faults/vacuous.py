@@ -25,7 +25,7 @@ def zero_weights(plant: Plant) -> None:
 @fault("VACUOUS", "vllm#46657", "vacuity", variants=EVERYTHING)
 def same_inputs(plant: Plant) -> None:
     """Every call of one size is given the same data."""
-    for module in ("builds", "prepare", "static", "lifted", "perform"):
+    for module in ("builds", "prepare", "static", "lifted", "perform", "tasks"):
 
         @plant.wrap(f"engines.{module}.make_inputs")
         def make_inputs(original: Any, model: Any, size: int, seed: int, *more: Any) -> Any:

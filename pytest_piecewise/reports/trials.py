@@ -37,8 +37,7 @@ def _said(trial: Trial) -> str:
         return f"caught     {', '.join(trial.checks)}{note}"
     if trial.outcome == "missed":
         return f"MISSED     expected {' or '.join(trial.expected)}"
-    said = f"{', '.join(trial.checks)}: {clean(trial.reason)}" if trial.checks else ""
-    return f"{MARKS.get(trial.outcome, trial.outcome)}  {said}"
+    return f"{MARKS.get(trial.outcome, trial.outcome)}  {clean(trial.reason)}"
 
 
 def _not_applicable(trials: Sequence[Trial]) -> Iterator[str]:
