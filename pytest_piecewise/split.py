@@ -188,7 +188,7 @@ def first_difference(lines: Sequence[str], earlier: Sequence[str]) -> str:
         return ""
     for line, other in zip(lines, earlier, strict=True):
         if line != other:
-            return f"{_op_of(line)}: {_apart(line, other)}"
+            return f"{_op_of(line).replace('._VariableFunctionsClass', '')}: {_apart(line, other)}"
     return ""
 
 

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
-from pytest_piecewise.split import Split, custom_ops, is_builtin, op_names, split_graph, structural_key
+from pytest_piecewise.split import (
+    Split,
+    custom_ops,
+    first_difference,
+    is_builtin,
+    op_names,
+    split_graph,
+    structural_key,
+    structural_lines,
+)
 
 ATTENTION, WRITE, PAIR = "splittest::attention", "splittest::write", "splittest::pair"
 
@@ -396,3 +405,29 @@ def test_symbolic_size_is_no_constant() -> None:
         return attention(x.sin()).cos().reshape(x.shape[0] * 3)
 
     assert keys(function, X, dynamic=True) == keys(function, torch.randn(7, 3), dynamic=True)
+
+
+# What keeps two pieces apart
+
+
+def lines_of(function: Callable[..., Tensor]) -> list[str]:
+    return structural_lines(fx.symbolic_trace(function))
+
+
+def test_first_difference_is_the_constant_that_keeps_two_pieces_apart() -> None:
+    first = lines_of(lambda x: torch.clamp(x.sin(), 0.5, 1.0))
+    second = lines_of(lambda x: torch.clamp(x.sin(), 0.5, 2.0))
+    assert first_difference(second, first) == "torch.clamp: 2.0 where that has 1.0"
+
+
+def test_first_difference_is_the_wiring_where_only_that_differs() -> None:
+    first = lines_of(lambda x, y: torch.sub(x.sin(), y))
+    second = lines_of(lambda x, y: torch.sub(y, x.sin()))
+    assert first_difference(first, second).startswith("torch.sub: '%2' where that has '%1'")
+
+
+def test_equal_pieces_and_pieces_of_other_ops_have_no_first_difference() -> None:
+    one = lines_of(lambda x: x.sin() + 1)
+    assert first_difference(one, one) == ""
+    assert first_difference(one, lines_of(lambda x: x.cos() + 1)) == ""
+    assert first_difference(one, lines_of(lambda x: x.sin() + 1 + 1)) == ""

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         reports = [_session(arguments, Path(place) / str(number)) for number in range(arguments.runs)]
     refused = []
     for case in sorted(set.intersection(*(set(report) for report in reports))):
-        refused += _compare(case, [report[case] for report in reports], directory)
+        refused += compare(case, [report[case] for report in reports], directory)
     for line in refused:
         sys.stdout.write(f"REFUSED {line}\n")
     sys.stdout.write(f"{len(refused)} gate(s) do not hold against {arguments.runs} equal runs\n")
@@ -63,7 +63,7 @@ def _session(arguments: argparse.Namespace, place: Path) -> dict[str, CaseResult
     return {f"{result.platform}/{result.case.id}": result for result in report.results if judge.measured(result)}
 
 
-def _compare(case: str, results: Sequence[CaseResult], directory: Path) -> list[str]:
+def compare(case: str, results: Sequence[CaseResult], directory: Path) -> list[str]:
     """What does not hold, a line each. Prints the noise of every ratio and of work, and stores the former."""
     runs = [judge.measured(result) for result in results]
     path = directory / f"{case}.json"

@@ -70,10 +70,12 @@ def _driver() -> str:
 
 
 def _vector_isa() -> str:
+    """The level that Inductor generates code for. AMX is AVX-512 with matrix products in templates, which only autotuning
+    chooses, and that is switched off: one code, one name."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - private, and slow the first time
 
     found = str(pick_vec_isa())
-    return next((level for level in ("amx", "avx512", "avx2", "neon", "sve") if level in found), "scalar")
+    return next((level for level in ("avx512", "avx2", "neon", "sve") if level in found), "scalar")
 
 
 def revision(case: Case, model: Model, build: Build) -> str:
