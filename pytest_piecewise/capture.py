@@ -123,14 +123,16 @@ class StaticGraph:
         names: Sequence[str],
         copied: dict[int, torch.Tensor],
     ) -> None:
-        self._replay, self._outputs, self._recorded = replay, outputs, recorded
+        self._replay, self._outputs, self.recorded = replay, outputs, recorded
+        """`recorded` has the address that each argument is read at, a value that is no tensor as text, and None for one
+        that is copied to its place before every replay."""
         self._names, self._copied = names, copied
 
     def replay(self, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
         """The outputs, and what a replay would read elsewhere than where this call has put it: one line each."""
         moved = [
             f"{self._names[index]}: recorded at {recorded}, now at {_address(argument)}"
-            for index, (recorded, argument) in enumerate(zip(self._recorded, arguments, strict=True))
+            for index, (recorded, argument) in enumerate(zip(self.recorded, arguments, strict=True))
             if recorded is not None and recorded != _address(argument)
         ]
         for index, buffer in self._copied.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,8 @@ from pytest_piecewise.records import PHASE, BuildRecord, Case, Finding, Settings
 
 def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | None = None) -> dict[str, Any]:
     """Does `task`: `{"kind": ..., "case": ..., "settings": ..., "variant": ...}`; `kind` is probe, build, reference,
-    comparison or cost."""
+    comparison, cost or localize. For localize it also has `failures`, the variant's failed checks by name with their failed
+    comparisons."""
     case, settings = from_plain(Case, task["case"]), from_plain(Settings, task["settings"])
     variant = task.get("variant") or task["kind"]
     shared = folder.parent
@@ -34,6 +35,8 @@ def work(task: dict[str, Any], folder: Path, on_phase: Callable[[str], None] | N
             try:
                 if task["kind"] == "cost":
                     record = _measure(task, case, settings, on_phase or note_phase)
+                elif task["kind"] == "localize":
+                    record = _localize(task, case, settings, on_phase or note_phase)
                 else:
                     record = _do(task["kind"], case, variant, settings, shared, on_phase or note_phase)
             except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a finding
@@ -55,6 +58,12 @@ def _fault(kind: str, case: Case, variant: str, settings: Settings) -> Iterator[
     request = tasks.make_request(find_model(case.model, case.file), case, variant, settings, Meter())
     with planted(settings.fault, request, "" if kind == "build" else kind) as plant:
         yield plant
+
+
+def _localize(task: Mapping[str, Any], case: Case, settings: Settings, on_phase: Callable[[str], None]) -> BuildRecord:
+    from pytest_piecewise.localize.task import run_localization  # noqa: PLC0415 - torch, and only where something failed
+
+    return run_localization(case, task["variant"], settings, task["failures"], on_phase)
 
 
 def _do(

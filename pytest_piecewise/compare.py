@@ -69,7 +69,7 @@ def bit_comparison(check: str, variant: str, against: str, call: Call, first: Ou
         other = second[name]
         if tensor.shape != other.shape or tensor.dtype != other.dtype:
             return Comparison(output=name, ok=False, reason=_layout_reason(other, tensor), **base)
-        differing = _bits(tensor) != _bits(other)
+        differing = bits(tensor) != bits(other)
         if differing.any():
             index = _first_index(differing)
             return Comparison(
@@ -325,10 +325,10 @@ def _rms(rows: torch.Tensor) -> torch.Tensor:
     return rows.square().mean(-1).sqrt() if rows.shape[-1] else rows.sum(-1)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Integers that are equal exactly if the values are; all NaNs count as one value."""
     if tensor.is_complex():
-        return _bits(torch.view_as_real(tensor))
+        return bits(torch.view_as_real(tensor))
     if not tensor.is_floating_point():
         return tensor
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

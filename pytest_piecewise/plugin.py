@@ -92,6 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
            ".piecewise/history.db")  # fmt: skip
     option("--piecewise-ci", dest="piecewise_ci", choices=("auto", "buildkite", "github", "none"),
            help="publish the report there; auto (default) where it runs in one of them")  # fmt: skip
+    option("--piecewise-localize", dest="piecewise_localize", choices=("off", "piece", "op"),
+           help="follow a failed comparison to its op (default), to its piece, or not at all")  # fmt: skip
     option("--piecewise-isolation", dest="piecewise_isolation", choices=("process", "none"),
            help="process (default): every build in a fresh child; none: in this process, for --pdb")  # fmt: skip
     option(

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pytest_piecewise.located import Localization
+
 SCHEMA_VERSION = 1
 
 TIERS = ("fastcheck", "full", "nightly")
@@ -57,6 +59,10 @@ CHECKS: Mapping[str, str] = {
 
 CACHE_STEPS = ("cold", "warm", "relocated", "changed", "changed in a shared directory", "unchanged after changed")
 """The builds that the check `cache` consists of, in order."""
+
+
+LOCALIZE = ("op", "piece", "off")
+"""How closely a failed comparison is followed: to the op, to the piece, or not at all."""
 
 TASK, OUTPUT, PHASE, RESULT = "task.json", "output.txt", "phase.txt", "result.json"
 """Files in a child's folder: what it was asked, what it printed, the phase that it is in, what it found."""
@@ -142,6 +148,10 @@ class Settings:
     """The faults that are planted in each clean case, one at a time: `all`, a kind or a name; empty for none."""
     fault: str = ""
     """The planted fault that builds have, by name; empty but in a canary run and its tests."""
+    localize: str = "op"
+    """How closely a failed comparison is followed: one of `LOCALIZE`."""
+    repro: str = ""
+    """Where scripts that reproduce a failure go; empty: none are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +284,7 @@ class BuildRecord:
     last_output: str = ""
     fault: str = ""
     effects: int = 0
+    localizations: tuple[Localization, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +367,7 @@ class CaseResult:
     costs: Costs = Costs()
     seconds: float = 0.0
     canary: tuple[Trial, ...] = ()
+    localizations: tuple[Localization, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -463,6 +475,8 @@ def from_plain(kind: type[T], data: Any) -> T:
 
 def _restore(kind: Any, data: Any) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):  # of a record and None
+        return None if data is None else _restore(args[0], data)
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         known = {f.name: _restore(hints[f.name], data[f.name]) for f in dataclasses.fields(kind) if f.name in data}
@@ -503,4 +517,6 @@ def json_schema(kind: Any = Report) -> dict[str, Any]:
         return {"anyOf": [json_schema(arg) for arg in args]}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": [str(member) for member in kind]}
-    return {"type": {str: "string", bool: "boolean", int: "integer", float: ["number", "null"]}[kind]}
+    return {
+        "type": {str: "string", bool: "boolean", int: "integer", float: ["number", "null"], type(None): "null"}[kind]
+    }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_piecewise import hooks
+from pytest_piecewise.located import FOLLOWED, Localization
 from pytest_piecewise.records import (
     CACHE_STEPS,
     TIERS,
@@ -16,6 +17,7 @@ from pytest_piecewise.records import (
     BuildRecord,
     Case,
     CaseResult,
+    Comparison,
     Finding,
     Settings,
     Status,
@@ -43,7 +45,8 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
     if settings.tier != TIERS[0]:  # the check `cache` is too dear for every change
         tasks += cache_tasks(case)
     records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks)
-    return result_of(case, settings, records, findings)
+    located = _localize(case, settings, worker, on_tick, folder, records) if settings.localize != "off" else ()
+    return dataclasses.replace(result_of(case, settings, records, findings), localizations=located)
 
 
 def tasks_of(case: Case) -> list[tuple[str, str]]:
@@ -91,6 +94,48 @@ def do_tasks(
             findings.append(Finding(check="build", status=Status.PASS, variant=name, summary=done))
         findings += record.findings
     return records, findings
+
+
+def _localize(
+    case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path, records: Sequence[BuildRecord]
+) -> tuple[Localization, ...]:
+    """For every compiled variant whose comparisons failed, where that begins; each in a child of its own."""
+    found: list[Localization] = []
+    segmented = getattr(hooks.find_engine(case.engine), "segmented", False)
+    for variant, failures in localizable(records).items():
+        if not segmented:
+            found.append(unlocated(variant, failures, f"engine {case.engine!r} does not show its segments"))
+            continue
+        plain = {check: [to_plain(item) for item in items] for check, items in failures.items()}
+        task = {"kind": "localize", "variant": variant, "case": to_plain(case), "settings": to_plain(settings)}
+        record = worker.do(task | {"failures": plain}, folder / f"localize-{variant}", settings, on_tick)
+        why = "; ".join(item.summary for item in record.findings)
+        found += record.localizations or [unlocated(variant, failures, f"the search for the place did not end: {why}")]
+    return tuple(found)
+
+
+def localizable(records: Sequence[BuildRecord]) -> dict[str, dict[str, list[Comparison]]]:
+    """Failed checks that have a place, by variant, with their failed comparisons. What the model allows has not failed."""
+    found: dict[str, dict[str, list[Comparison]]] = {}
+    failed = [item for record in records for item in record.findings if item.status is Status.FAIL]
+    comparisons = [item for record in records for item in record.comparisons if not item.ok]
+    for item in failed:
+        if item.check in FOLLOWED:
+            mine = [c for c in comparisons if (c.check, c.variant) == (item.check, item.variant)]
+            found.setdefault(item.variant, {})[item.check] = mine
+    return found
+
+
+def unlocated(variant: str, failures: Mapping[str, Sequence[Comparison]], why: str) -> Localization:
+    """What is said of a failure that cannot be followed."""
+    return Localization(
+        variant=variant,
+        check=next(iter(failures)),
+        phase="",
+        size=0,
+        cause="unavailable",
+        summary=why,
+    )
 
 
 def result_of(

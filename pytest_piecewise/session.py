@@ -52,6 +52,8 @@ class PiecewiseSession:
         try:
             self.table = read_table(config.rootpath)
             self.settings: Settings = make_settings(config.rootpath, self.table, _options(config))
+            directory = config.invocation_params.dir / (self.settings.report or ".piecewise") / "repro"
+            self.settings = dataclasses.replace(self.settings, repro=str(directory))
             manager()  # plugins that cannot be used are refused here
         except PiecewiseError as error:
             raise pytest.UsageError(str(error)) from error
@@ -318,6 +320,6 @@ class PiecewiseSession:
 def _options(config: pytest.Config) -> dict[str, Any]:
     names = (
         *("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report"),
-        *("update", "reason", "update_to", "costs", "canary"),
+        *("update", "reason", "update_to", "costs", "canary", "localize"),
     )
     return {name: config.getoption(f"piecewise_{name}") for name in names}

@@ -13,7 +13,7 @@ from pytest_piecewise.baselines.update import KINDS
 from pytest_piecewise.errors import ModelError
 from pytest_piecewise.faults import chosen_faults
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
-from pytest_piecewise.records import COST_LEVELS, DTYPES, TIERS, Settings
+from pytest_piecewise.records import COST_LEVELS, DTYPES, LOCALIZE, TIERS, Settings
 
 TABLE = "tool.pytest_piecewise"
 KEYS: Mapping[str, tuple[type, ...]] = {
@@ -30,6 +30,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "history": (str,),
     "ci": (str,),
     "report": (str,),
+    "localize": (str,),
     "plugins": (list,),
     "models": (list,),
     "watches": (list,),
@@ -83,6 +84,7 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         update_reason=str(options.get("reason") or "").strip(),
         update_to=str(options.get("update_to") or ""),
         report=str(pick("report", "")),
+        localize=str(pick("localize", LOCALIZE[0])),
         strict=bool(os.environ.get("CI")),
         canary=options.get("canary") or "",
     )
@@ -97,6 +99,7 @@ def _check(settings: Settings) -> None:
         ("tier", settings.tier, TIERS),
         ("isolation", settings.isolation, ("process", "none")),
         ("costs", settings.costs, COST_LEVELS),
+        ("localize", settings.localize, LOCALIZE),
     ):
         if value not in known:
             raise ModelError(f"expected {name} to be one of {', '.join(known)}, found {value!r}")

@@ -16,6 +16,7 @@ import pytest_piecewise
 
 PACKAGE = "pytest_piecewise"
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("located",),
     ("records", "errors"),
     ("models", "__init__"),
     (
@@ -44,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "ties",
     ),
     ("ci", "engines"),
-    ("faults",),
+    ("faults", "localize"),
     ("child", "server", "settings"),
     ("workers",),
     ("costs", "runner"),

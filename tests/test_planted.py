@@ -19,7 +19,7 @@ PLUGIN = "tests.planted.engines"
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """All planted cases once, over two workers: results by case id, and the output."""
     directory = configure(tmp_path_factory.mktemp("planted"), PLUGIN)
-    limits = ("--piecewise", "--piecewise-timeout", "60", "--piecewise-memory", "3000")
+    limits = ("--piecewise", "--piecewise-localize=off", "--piecewise-timeout", "60", "--piecewise-memory", "3000")
     done = run_pytest(directory, "-n2", *limits, "--piecewise-report=out", str(ROOT / "tests/planted/cases.py"))
     report = json.loads((directory / "out" / "report.json").read_text())
     results = {f"{result['case']['name']}-{result['case']['engine']}-{result['case']['dtype']}": result

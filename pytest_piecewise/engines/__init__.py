@@ -26,6 +26,8 @@ class Request:
     device: torch.device
     seed: int
     meter: Meter
+    observed: bool = False
+    """Whether the build will be looked into: then it keeps its graphs, and has what `layout.Segmented` says."""
 
 
 class Build(Protocol):
@@ -66,7 +68,8 @@ class Engine(Protocol):
 
     An engine may also have `variants`, the names of those that it builds; `reference(request)`, the module whose outputs in
     float64 the variants' are judged by, where that is not the eager one; and `tasks()`, a module with a `run_variant` and a
-    `run_comparison` of its own in place of those of `engines.tasks`.
+    `run_comparison` of its own in place of those of `engines.tasks`; and `segmented`, true if its builds are
+    `layout.Segmented` where that is asked for: only then is it said where a failure begins.
     """
 
     name: str

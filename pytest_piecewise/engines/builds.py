@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.fx.experimental import _config as symbolic_config
 
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request, describe
+from pytest_piecewise.engines.layout import Layout
 from pytest_piecewise.engines.pieces import Evidence, FullBackend, PiecewiseBackend, Stage
 from pytest_piecewise.engines.prepare import (
     call_context,
@@ -88,7 +89,8 @@ class FullBuild:
         with request.meter.phase("model"):
             self.module = make_module(request.model, request.dtype, request.device, request.seed)
         self._watch = CompileWatch(self._evidence)
-        backend = FullBackend(self._evidence, request.model.splitting_ops)
+        self.layouts: list[Layout] = []
+        backend = FullBackend(self._evidence, request.model.splitting_ops, self.layouts if request.observed else None)
         self._compiled = compile_dynamic(self.module, backend, request.model, self._evidence)
 
     def prepare(self) -> None:
@@ -132,6 +134,10 @@ class FullBuild:
         note_mutations(self._evidence, request, call, inputs)
         return outputs
 
+    def within(self, call: Call) -> AbstractContextManager[Any]:
+        """The metadata of a call, and the configuration in which pieces are compiled."""
+        return compiling_within(self._request.model, call)
+
     @property
     def counts(self) -> Counts:
         """Evidence so far."""
@@ -165,12 +171,14 @@ class PiecewiseBuild:
         self._watch = CompileWatch(self._evidence)
         self._stage = Stage(pool=GraphPool(request.device), frozen=ExitStack, weights=weight_storages(self.module))
         self.graph_kind = self._stage.pool.kind
+        self.layouts: list[Layout] = []
         self._compiled = compile_dynamic(self.module, self._backend(), request.model, self._evidence)
         self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
         self._current = dummy_call(request.model.capture_sizes[-1])
 
     def _backend(self) -> Any:
-        return PiecewiseBackend(self._evidence, self._request.model.splitting_ops, self._stage)
+        layouts = self.layouts if self._request.observed else None
+        return PiecewiseBackend(self._evidence, self._request.model.splitting_ops, self._stage, layouts)
 
     def prepare(self) -> None:
         """Compiles, then captures all sizes, largest first. Warm-up and capture leave the model's state as it was."""
@@ -223,6 +231,10 @@ class PiecewiseBuild:
             mark_sizes(model, arguments, self._inputs.sized)
         with compiling(model), call_context(model, call):
             return self._compiled(*arguments)
+
+    def within(self, call: Call) -> AbstractContextManager[Any]:
+        """The metadata of a call, and the configuration in which pieces are compiled."""
+        return compiling_within(self._request.model, call)
 
     @property
     def counts(self) -> Counts:
@@ -324,6 +336,13 @@ def compiling(model: Model) -> Iterator[None]:
         inductor_config.patch(inductor_patches(model)),
         symbolic_config.patch(backed_size_oblivious=oblivious),  # type: ignore[attr-defined]  # put there at run time
     ):
+        yield
+
+
+@contextmanager
+def compiling_within(model: Model, call: Call) -> Iterator[None]:
+    """The metadata of a call, and the configuration in which the model is compiled."""
+    with compiling(model), call_context(model, call):
         yield
 
 

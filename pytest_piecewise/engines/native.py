@@ -15,6 +15,7 @@ class NativeEngine:
     preload: tuple[str, ...] = ()
     inductor_cache = True
     """Its builds take compiled code from Inductor's cache directory, and from nowhere else."""
+    segmented = True
 
     def unsupported(self, case: Case) -> str | None:
         """Nothing: what the device cannot do shows when the model is probed."""

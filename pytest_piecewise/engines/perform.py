@@ -38,28 +38,15 @@ class Performance:
 
 def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performance:
     """Every call of the protocol, in order, on a build that is prepared."""
-    stage = _Stage(build, request)
-    done = stage.done
-    frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
-    version = 0
+    stage = Stage(build, request)
     for call in steps:
-        if call.weights > version:
-            done.changed += stage.changed_since(frozen)
-            version = call.weights
-            update_weights(request.model, build.module, request.seed, version)
-            frozen = {name: checksum(tensor) for name, tensor in frozen_tensors(request.model, build.module).items()}
-        with request.meter.phase(f"protocol: {call.phase}"):
-            outputs = stage.step(call)
-        if call.judged:
-            done.outputs[call.index] = {name: tensor.cpu() for name, tensor in outputs.items()}
-    done.changed += [name for name in stage.changed_since(frozen) if name not in done.changed]
-    stage.compare_kept()
-    return done
+        stage.advance(call)
+    return stage.finish()
 
 
 def disturb(build: Build, request: Request, make_second: Callable[[Request], Build], call: Call) -> Comparison:
     """The same call of `build` before and after another build, of other weights, came to life beside it and ran."""
-    stage = _Stage(build, request)
+    stage = Stage(build, request)
     before = stage.repeatable(call)
     with request.meter.phase("second build"):
         other = dataclasses.replace(request, seed=request.seed + 1, meter=Meter())
@@ -73,21 +60,52 @@ def disturb(build: Build, request: Request, make_second: Callable[[Request], Bui
     return bit_comparison("second_build", build.variant, "the same call with a second build alive", call, before, after)
 
 
-class _Stage:
+class Stage:
     """The build with the state that calls change, and the outputs that a caller would keep."""
 
     def __init__(self, build: Build, request: Request) -> None:
         self._build, self._request = build, request
         self._state = state_tensors(request.model, build.module)
-        self._kept: list[tuple[Call, Outputs, Outputs]] = []
+        self.kept: list[tuple[Call, Outputs, Outputs]] = []
+        """Calls with outputs as they were given to the caller, and as they were then."""
         self.done = Performance()
+        self._frozen: dict[str, int] | None = None
+        self._version = 0
+
+    def _checksums(self) -> dict[str, int]:
+        tensors = frozen_tensors(self._request.model, self._build.module)
+        return {name: checksum(tensor) for name, tensor in tensors.items()}
+
+    def advance(self, call: Call) -> None:
+        """The next call of the protocol, after a weight update if it is the first one behind it."""
+        self._frozen = self._checksums() if self._frozen is None else self._frozen
+        self.update_weights(call)
+        with self._request.meter.phase(f"protocol: {call.phase}"):
+            outputs = self.step(call)
+        if call.judged:
+            self.done.outputs[call.index] = {name: tensor.cpu() for name, tensor in outputs.items()}
+
+    def update_weights(self, call: Call) -> None:
+        """Changes the weights in place if the call is the first that wants them otherwise."""
+        if call.weights <= self._version:
+            return
+        self.done.changed += self.changed_since(self._frozen or {})
+        self._version = call.weights
+        update_weights(self._request.model, self._build.module, self._request.seed, self._version)
+        self._frozen = self._checksums()
+
+    def finish(self) -> Performance:
+        """What came of all calls."""
+        self.done.changed += [name for name in self.changed_since(self._frozen or {}) if name not in self.done.changed]
+        self.compare_kept()
+        return self.done
 
     def step(self, call: Call) -> Outputs:
         """One call as the user would make it, then the same call in the ways that owe the same bits."""
         before = self._snapshot()
         outputs = self._run(call)
-        if call.phase == "interleaved" and len(self._kept) < 2:
-            self._kept.append((call, outputs, _copies(outputs)))
+        if call.phase == "interleaved" and len(self.kept) < 2:
+            self.kept.append((call, outputs, _copies(outputs)))
         result = _copies(outputs) | {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
         after = self._snapshot()
         for check, against, variation in self._variations(call):
@@ -152,12 +170,12 @@ class _Stage:
 
     def changed_since(self, frozen: dict[str, int]) -> list[str]:
         """Names of the tensors whose content is no longer what it was."""
-        now = frozen_tensors(self._request.model, self._build.module)
-        return [name for name, before in frozen.items() if checksum(now[name]) != before]
+        now = self._checksums()
+        return [name for name, before in frozen.items() if now[name] != before]
 
     def compare_kept(self) -> None:
         """Reads again, at the end, what the caller was given in the middle."""
-        for call, outputs, copies in self._kept:
+        for call, outputs, copies in self.kept:
             self.done.comparisons.append(
                 bit_comparison(
                     "kept_outputs", self._build.variant, "the same output when returned", call, outputs, copies

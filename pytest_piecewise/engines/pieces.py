@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,10 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx
 
 from pytest_piecewise.capture import Frozen, GraphPool, StaticGraph, capture
+from pytest_piecewise.engines.guards import note_shape_guards
 from pytest_piecewise.engines.kernels import kernels_of
+from pytest_piecewise.engines.layout import Layout, Section, Whole, copy_graph, remember_names
+from pytest_piecewise.engines.poison import poison_padding, sized_placeholders
 from pytest_piecewise.records import Part
 from pytest_piecewise.split import (
     Split,
@@ -118,31 +122,11 @@ def counted(evidence: Evidence, compiled: Callable[..., Any]) -> Callable[..., A
     return call
 
 
-def note_shape_guards(evidence: Evidence) -> None:
-    """Notes, while a graph is handed over, which guards on shapes its trace has left behind."""
-    context = torch._guards.TracingContext.try_get()
-    shapes = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
-    if shapes is None:
-        return
-    evidence.shape_guards += [str(guard.expr) for guard in shapes.guards if not _says_only_size_one_apart(guard.expr)]
-
-
-def _says_only_size_one_apart(expression: Any) -> bool:
-    """Whether a guard on shapes is that two sizes are one, or holds for every size from 2 on."""
-    if type(expression).__name__ == "Equality" and all(argument.is_Symbol for argument in expression.args):
-        return True
-    if len(expression.free_symbols) != 1:
-        return False
-    (size,) = expression.free_symbols
-    tried = (*range(2, 130), 1 << 10, 1 << 20, (1 << 20) + 1)
-    return all(bool(expression.subs(size, number)) for number in tried)
-
-
 class FullBackend:
     """Dynamo backend: the graph as it is, through Inductor."""
 
-    def __init__(self, evidence: Evidence, splitting_ops: Sequence[str]) -> None:
-        self._evidence, self._splitting_ops = evidence, frozenset(splitting_ops)
+    def __init__(self, evidence: Evidence, splitting_ops: Sequence[str], layouts: list[Layout] | None = None) -> None:
+        self._evidence, self._splitting_ops, self._layouts = evidence, frozenset(splitting_ops), layouts
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         """The compiled graph."""
@@ -152,41 +136,54 @@ class FullBackend:
         note_shape_guards(evidence)
         for node in graph_module.graph.nodes:
             evidence.splitting_ops += op_names(node)[-1:] if self._splitting_ops.intersection(op_names(node)) else ()
+        as_traced = copy_graph(graph_module) if self._layouts is not None else graph_module
         ops, start = operations(graph_module.graph), time.perf_counter()
         compiled = compile_counted(evidence, lambda: compile_fx(graph_module, example_inputs))
         seconds = time.perf_counter() - start
         evidence.parts = evidence.parts or [Part(name="graph", compiled=True, ops=ops, compile_seconds=seconds)]
-        return compiled
+        if self._layouts is None:
+            return compiled
+        whole = Whole(compiled)
+        sections = (Section("code", "the whole graph", (), as_traced, compiled),)
+        self._layouts.append(Layout(as_traced, sections, whole, partial(compile_piece, evidence)))
+        return whole
 
 
 class PiecewiseBackend:
     """Dynamo backend: splits, compiles each distinct piece once, and puts a `Piece` in place of every one."""
 
-    def __init__(self, evidence: Evidence, splitting_ops: Sequence[str], stage: Stage) -> None:
+    def __init__(
+        self, evidence: Evidence, splitting_ops: Sequence[str], stage: Stage, layouts: list[Layout] | None = None
+    ) -> None:
         self._evidence, self._splitting_ops, self._stage = evidence, tuple(splitting_ops), stage
+        self._layouts = layouts
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         """The split graph, whose generated Python is the dispatch between the pieces."""
         evidence = self._evidence
         evidence.graphs += 1
         note_shape_guards(evidence)
+        if self._layouts is not None:
+            remember_names(graph_module)
         split = split_graph(graph_module, self._splitting_ops)
         compiled: dict[str, tuple[str, Callable[..., Any]]] = {}
         distinct: dict[str, list[str]] = {}
+        sections: list[Section] = []
         fresh = _eager_results(split)
         position, parts = 0, []
         for segment in split.segments:
+            module = getattr(split.module, segment.name)
             if not segment.is_piece:
                 evidence.splitting_ops += segment.ops
                 parts.append(Part(name=", ".join(segment.ops), compiled=False, ops=len(segment.ops)))
+                sections.append(Section(segment.name, "/".join(segment.ops), segment.ops, module, None))
                 continue
-            module = getattr(split.module, segment.name)
             label, key, seconds, differs = f"piece {position}", structural_key(module), 0.0, ""
             if key not in compiled:
                 differs = _differs(structural_lines(module), distinct)
                 distinct[label] = structural_lines(module)
                 start = time.perf_counter()
-                compiled[key] = label, self._compile(module)
+                compiled[key] = label, compile_piece(evidence, module)
                 seconds = time.perf_counter() - start
             first, code = compiled[key]
             parts.append(
@@ -204,18 +201,22 @@ class PiecewiseBackend:
             evidence.captured_ops.update((f"{op} in {label}", None) for op in custom_ops(module.graph))
             evidence.empty_pieces += [label] if segment.is_free else []
             piece = Piece(label, code, module, fresh[segment.name], self._stage, evidence)
+            sections.append(Section(segment.name, label, (), module, code))
             split.module.delete_submodule(segment.name)
             split.module.add_submodule(segment.name, piece)
             position += 1
         evidence.parts = evidence.parts or parts
         split.module.recompile()
+        if self._layouts is not None:
+            compile_more = partial(compile_piece, evidence)
+            self._layouts.append(Layout(graph_module, tuple(sections), split.module, compile_more))
         return split.module
 
-    def _compile(self, module: fx.GraphModule) -> Callable[..., Any]:
-        inputs = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
-        return compile_counted(
-            self._evidence, lambda: standalone_compile(module, inputs, dynamic_shapes="from_graph", **_DONATE)
-        )
+
+def compile_piece(evidence: Evidence, module: fx.GraphModule) -> Callable[..., Any]:
+    """One graph through Inductor, for the symbolic sizes that its trace has left in it."""
+    inputs = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
+    return compile_counted(evidence, lambda: standalone_compile(module, inputs, dynamic_shapes="from_graph", **_DONATE))
 
 
 def _differs(lines: Sequence[str], distinct: Mapping[str, Sequence[str]]) -> str:
@@ -286,6 +287,11 @@ class Piece(nn.Module):
         self._evidence.moved_inputs.update((line, None) for line in moved)
         return outputs
 
+    def recorded(self) -> Sequence[Any] | None:
+        """Where the graph that the stage asks for reads its inputs, by position; None where no graph is replayed."""
+        graph = self._graphs.get(self._stage.padded_size) if self._stage.mode == "replay" else None
+        return None if graph is None else graph.recorded
+
     def _capture(self, arguments: Sequence[Any]) -> Any:
         copied = {}
         for index, op in self._fresh.items():
@@ -312,24 +318,3 @@ class Piece(nn.Module):
         if held is None or held.numel() < extent:
             held = self._places[index] = torch.zeros(extent, dtype=like.dtype, device=like.device)
         return held.as_strided(like.shape, like.stride())
-
-
-def sized_placeholders(piece: fx.GraphModule) -> list[int]:
-    """Positions of the piece's inputs whose leading dimension is symbolic, so that they have padding rows."""
-    values = [node.meta.get("example_value") for node in piece.graph.find_nodes(op="placeholder")]
-    return [
-        index
-        for index, value in enumerate(values)
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)
-    ]
-
-
-def poison_padding(stage: Stage, arguments: Sequence[Any], rows: Sequence[int]) -> None:
-    """Overwrites the padding rows of a piece's floating-point inputs with NaN, unless they are rows of a weight or
-    buffer (a slice of a position table), or all lie in one place (an expanded one)."""
-    for index in rows:
-        value = arguments[index]
-        if not value.is_floating_point() or value.shape[0] != stage.padded_size or not value.stride(0):
-            continue
-        if value.untyped_storage().data_ptr() not in stage.weights:
-            value[stage.size :].fill_(float("nan"))

@@ -19,7 +19,7 @@ from pytest_piecewise.records import Call
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Largest relative error of rounding to a dtype: half its epsilon."""
 
-_PINNED_INDUCTOR = {
+PINNED_INDUCTOR = {
     "max_autotune": False,
     "max_autotune_gemm": False,
     "coordinate_descent_tuning": False,
@@ -47,7 +47,7 @@ def pinned_numerics(threads: int, device: torch.device) -> Iterator[None]:
     # CPU code is compiled in this process, so that its CPU seconds can be counted; Triton's kernels are compiled aside.
     workers = os.cpu_count() or 1 if device.type == "cuda" else 1
     with ExitStack() as stack:
-        stack.enter_context(inductor_config.patch(_PINNED_INDUCTOR | {"compile_threads": workers}))
+        stack.enter_context(inductor_config.patch(PINNED_INDUCTOR | {"compile_threads": workers}))
         stack.enter_context(functorch_config.patch(error_on_custom_op_aliasing=True))
         stack.enter_context(torch.no_grad())
         try:

@@ -29,7 +29,8 @@ from pytest_piecewise.engines.builds import (
     preserved_state,
     refusals,
 )
-from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code, sized_placeholders
+from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
+from pytest_piecewise.engines.poison import sized_placeholders
 from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module, weight_storages
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs

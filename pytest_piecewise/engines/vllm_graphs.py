@@ -15,7 +15,8 @@ from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context, is_forward_context_available, override_forward_context
 
 from pytest_piecewise.capture import GraphPool
-from pytest_piecewise.engines.pieces import Evidence, Stage, poison_padding
+from pytest_piecewise.engines.pieces import Evidence, Stage
+from pytest_piecewise.engines.poison import poison_padding
 
 FROZEN = "pytest_piecewise.frozen"
 """Key in the forward context's `additional_kwargs`: gives the metadata in which a recording replays, that of its capture."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_piecewise.records import BuildRecord, CaseResult, Finding, Status
+from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.reports.tables import ORDER, cut
 
 COLUMNS = ("case", "variant", "pieces", "compile s", "capture s", "pool MiB", "error/budget", "verdict")
@@ -35,6 +36,8 @@ def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) 
     for item in ranked:
         if item.status in (Status.FAIL, Status.NEW, Status.STALE):
             lines += finding_lines(item)
+    for located in result.localizations:
+        lines += map(clean, localization_lines(located))
     others = [item for item in ranked if item.status in (Status.PASS, Status.SKIP)]
     lines.append(f"{sum(item.status is Status.PASS for item in others)} other checks passed")
     lines += _skip_lines([item for item in others if item.status is Status.SKIP])

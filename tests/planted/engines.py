@@ -13,6 +13,8 @@ from pytest_piecewise.records import Case
 class Planted:
     """The native engine with something changed in the process that builds."""
 
+    segmented = True
+
     def __init__(self, name: str, plant: Callable[[], None]) -> None:
         self.name, self._plant = name, plant
 
