@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_piecewise import __version__, records
+from pytest_piecewise import __version__, located, records
 from pytest_piecewise.cli import main
 from pytest_piecewise.records import CHECKS
 
 REPORTED = (
     "Report", "Run", "Selection", "CaseResult", "Case", "Finding", "BuildRecord", "Comparison", "Metric", "Part",
-    "Phase", "Counts", "Trial", "Trend", "Mark", "Costs", "Sample", "Ratio",
+    "Phase", "Counts", "Trial", "Trend", "Mark", "Costs", "Sample", "Ratio", "Localization", "Growth", "Repro",
 )  # fmt: skip
 JSON_TYPES = {"object", "array", "string", "boolean", "integer", "number", "null"}
 
@@ -34,6 +34,9 @@ def objects_in(schema: Any) -> dict[str, dict[str, Any]]:
         if "title" in schema and isinstance(schema["title"], str):
             found[schema["title"]] = schema
         for value in schema.values():
+            found |= objects_in(value)
+    if isinstance(schema, list):
+        for value in schema:
             found |= objects_in(value)
     return found
 
@@ -94,7 +97,7 @@ def test_schema_has_every_field_of_every_record_of_a_report(capsys: pytest.Captu
     found = objects_in(printed_schema(capsys))
     assert set(found) == set(REPORTED)
     for name in REPORTED:
-        fields = dataclasses.fields(getattr(records, name))
+        fields = dataclasses.fields(getattr(records, name, None) or getattr(located, name))
         assert list(found[name]["properties"]) == [field.name for field in fields]
         assert found[name]["required"] == [
             field.name

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_piecewise import records
+from pytest_piecewise import located, records
+from pytest_piecewise.located import Growth, Localization, Repro
 from pytest_piecewise.records import (
     CHECKS,
     BuildRecord,
@@ -97,6 +98,38 @@ COUNTS = Counts(
     cache_hits=1,
     cache_misses=2,
 )
+LOCALIZATION = Localization(
+    variant="piecewise",
+    check="padding",
+    phase="padded",
+    size=5,
+    cause="code",
+    summary="piece 1 of 3: the compiled code is wrong",
+    segment="piece 1",
+    position=2,
+    piece=1,
+    layers=("layers.0",),
+    sources=("model.py:3: return x",),
+    between=("a::b", "end"),
+    evidence=("input x moved",),
+    output="mul",
+    index=(7, 1),
+    found="1.5",
+    expected="1",
+    eager="1.01",
+    error=0.5,
+    budget=0.25,
+    op="relu",
+    op_source="model.py:3: return x",
+    kernel="cpp_fused_relu",
+    members=("relu", "add"),
+    kernel_source="kernel.py",
+    growth=(Growth(segment="piece 0", alone=0.5, so_far=0.75),),
+    repro=Repro(directory="/r", size_bytes=9, reproduced=True, output="reproduced", inputs="random"),
+    compiles=4,
+    seconds=12.5,
+    notes=("x",),
+)
 BUILD = BuildRecord(
     variant="piecewise",
     outcome="ok",
@@ -115,6 +148,7 @@ BUILD = BuildRecord(
     last_output="warning: x\n",
     fault="stale_input",
     effects=3,
+    localizations=(LOCALIZATION,),
 )
 TRIAL = Trial(
     fault="stale_input",
@@ -151,6 +185,7 @@ RESULT = CaseResult(
     costs=COSTS,
     seconds=12.5,
     canary=(TRIAL,),
+    localizations=(LOCALIZATION,),
 )
 RUN = Run(
     id="piecewise/412/0123456789ab",
@@ -201,13 +236,17 @@ SETTINGS = Settings(
     strict=True,
     canary="POOL",
     fault="stale_input",
+    localize="piece",
+    repro="/r",
 )
 CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
 SAMPLES = (
     FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
     RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT, COSTS, COSTS.samples[0], COSTS.ratios[0],
+    LOCALIZATION, LOCALIZATION.growth[0], LOCALIZATION.repro,
 )  # fmt: skip
-RECORD_TYPES = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+RECORD_TYPES = list({kind: None for kind in (*vars(records).values(), *vars(located).values())
+                     if isinstance(kind, type) and dataclasses.is_dataclass(kind)})  # fmt: skip
 
 
 def test_every_record_type_has_a_sample() -> None:

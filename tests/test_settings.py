@@ -54,6 +54,7 @@ baselines = "stored"
 history = "kept.db"
 ci = "none"
 report = "out"
+localize = "piece"
 plugins = ["mypkg.plugin"]
 models = ["mypkg.models:TINY"]
 watches = ["src"]
@@ -77,6 +78,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         update="",
         report="out",
         strict=False,
+        localize="piece",
     )
 
 

@@ -90,10 +90,11 @@ class Whole:
         return self.code(*arguments)
 
 
-def remember_names(graph: fx.GraphModule) -> None:
-    """Before a split: notes in every node what it is called."""
+def remember_names(graph: fx.GraphModule) -> fx.GraphModule:
+    """The graph, about to be split, with a note in every node of what it is called."""
     for node in graph.graph.nodes:
         node.meta[TRACED_AS] = node.name
+    return graph
 
 
 def output_nodes(graph: fx.GraphModule) -> list[fx.Node]:

@@ -163,9 +163,7 @@ class PiecewiseBackend:
         evidence = self._evidence
         evidence.graphs += 1
         note_shape_guards(evidence)
-        if self._layouts is not None:
-            remember_names(graph_module)
-        split = split_graph(graph_module, self._splitting_ops)
+        split = split_graph(remember_names(graph_module), self._splitting_ops)
         compiled: dict[str, tuple[str, Callable[..., Any]]] = {}
         distinct: dict[str, list[str]] = {}
         sections: list[Section] = []
