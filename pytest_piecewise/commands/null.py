@@ -57,7 +57,7 @@ def _session(arguments: argparse.Namespace, place: Path) -> dict[str, CaseResult
     done = subprocess.run([*command, f"--piecewise-report={place}", *rest], check=False, capture_output=True, text=True)
     if done.returncode not in (0, 10, 11):
         raise PiecewiseError(
-            f"a run against itself must pass, this one ended with {done.returncode}:\n{done.stdout[-3000:]}"
+            f"expected a run that passes, this one ended with {done.returncode}:\n{done.stdout[-3000:]}"
         )
     report = from_plain(Report, json.loads((place / "report.json").read_text()))
     return {f"{result.platform}/{result.case.id}": result for result in report.results if judge.measured(result)}
