@@ -73,7 +73,7 @@ def test_startup_table_has_ratios_and_no_zero_for_what_is_absent() -> None:
 def test_startup_table_has_engines_side_by_side() -> None:
     full, piecewise = build_record("full", compile=8.0), build_record("piecewise", compile=4.0)
     default = build_record("default", compile=5.0, kv_cache_blocks=7.0)
-    lines = startup_tables([result_of(full, piecewise), result_of(full, piecewise, default, engine="vllm-llm")])
+    lines = startup_tables([result_of(full, piecewise, default, engine="vllm-llm"), result_of(full, piecewise)])
     assert [line.split() for line in lines] == [
         ["start-up", "of", "m,", "float32", "on", "cpu", "native", "vllm-llm"],
         ["full", "piecewise", "piecewise/full", "full", "piecewise", "default", "piecewise/full"],

@@ -48,7 +48,8 @@ def startup_tables(results: Sequence[CaseResult]) -> list[str]:
 
 def startup_table(results: Sequence[CaseResult]) -> Iterator[str]:
     """The table of one shape; `-` is what a variant has not reported, and the findings say why. Empty if none has."""
-    columns = [column for result in results for column in _columns(result)]
+    ordered = sorted(results, key=lambda result: result.case.engine)  # native before vLLM, in whatever order they ran
+    columns = [column for result in ordered for column in _columns(result)]
     rows = [_row(row, columns) for row in ROWS if any(row[0] in column.values for column in columns)]
     if not rows:
         return
