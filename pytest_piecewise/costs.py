@@ -15,6 +15,8 @@ from pytest_piecewise.workers import OnTick, Worker
 WAIT_SECONDS = 900.0
 """How long a timing waits for the machine. What it waits for are other builds, of minutes each."""
 COMPILED = ("full", "piecewise")
+UNMEASURED = "could not be measured"
+"""In the note on a build that failed only when it was to be measured."""
 
 
 def measure_costs(
@@ -117,7 +119,7 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         self.notes += [f"{cache} {variant}: {note}" for note in record.notes]
         if record.outcome != "ok":
-            self.notes.append(f"{cache} {variant} could not be measured: {record.findings[0].summary}")
+            self.notes.append(f"{cache} {variant} {UNMEASURED}: {record.findings[0].summary}")
         return record
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_piecewise import exits
 from pytest_piecewise.baselines import files, judge, update
-from pytest_piecewise.costs import measure_costs
+from pytest_piecewise.costs import UNMEASURED, measure_costs
 from pytest_piecewise.errors import BaselineError
 from pytest_piecewise.hooks import find_engine
 from pytest_piecewise.records import CaseResult, Finding, Ratio, Settings, Status
@@ -75,19 +75,22 @@ class Gate:
         """What baselines and costs say, and what was not measured of them and why."""
         if not result.builds:
             return ()
-        reason, level = self._not_trusted(result), self._settings.costs
-        if not reason and level != "ratios":
-            left = "ratios" if level == "work" else "work and ratios"
-            reason = f"{left} are left to higher tiers; --piecewise-costs=ratios measures them now"
-        reason = result.costs.absent.get("ratios", reason)
-        skipped = Finding(check="cost", status=Status.SKIP, summary=f"not measured: {reason}")
         built = not any(item.status is Status.FAIL and item.check == "build" for item in result.findings)
         found = self._judged(result) if built else ()
-        if (
-            self._settings.isolation == "none"
-        ):  # nothing measured in a process that has built something else gates a cost
+        if self._settings.isolation == "none":
+            # Nothing measured in a process that has built something else gates a cost.
             found = tuple(item for item in found if item.check != "cost")
-        return (*found, *((skipped,) if reason else ()))
+        reasons = self._not_measured(result)
+        return (*found, *(Finding(check="cost", status=Status.SKIP, summary=f"not measured: {it}") for it in reasons))
+
+    def _not_measured(self, result: CaseResult) -> list[str]:
+        """Why some or all costs have no numbers: one line per reason."""
+        if reason := self._not_trusted(result):
+            return [reason]
+        left = {"counts": "work and ratios", "work": "ratios"}.get(self._settings.costs, "")
+        told = [f"{left} are left to higher tiers; --piecewise-costs=ratios measures them now"] if left else []
+        told += result.costs.absent.values()
+        return told + [note for note in dict.fromkeys(result.costs.notes) if UNMEASURED in note]
 
     def _judged(self, result: CaseResult) -> tuple[Finding, ...]:
         """The findings of baselines and costs. Where they are to be updated, what will be stored is held against.

@@ -30,7 +30,7 @@ from pytest_piecewise.records import (
     from_plain,
     to_plain,
 )
-from pytest_piecewise.reports import startup, terminal, trials
+from pytest_piecewise.reports import costs, startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.workers import Children, InProcess, Worker
@@ -293,7 +293,12 @@ class PiecewiseSession:
             return
         terminalreporter.section("piecewise")
         results = list(self._reported.values())
-        tables = (*terminal.summary_table(results), *startup.startup_tables(results), *trials.canary_table(results))
+        tables = (
+            *terminal.summary_table(results),
+            *startup.startup_tables(results),
+            *costs.cost_tables(results),
+            *trials.canary_table(results),
+        )
         for line in tables:
             terminalreporter.line(line)
         for line in (*map(terminal.clean, self._said), *self._updated):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pytest_piecewise.baselines.entries import Entry
 from pytest_piecewise.baselines.files import Baseline
 from pytest_piecewise.baselines.judge import judge_stored
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Finding, Metric, Part, Ratio, Status
+from pytest_piecewise.reports.costs import cost_tables
 
 VERSION = "[torch2.13.0-py3.11]"
 
@@ -141,6 +143,26 @@ def test_miss_of_a_warm_build_comes_with_the_part_of_the_key() -> None:
     assert found.status is Status.FAIL
     assert costs.notes[0] in found.detail.splitlines()
     assert costs.notes[1] not in found.detail
+
+
+def test_costs_are_shown_in_a_table_also_when_they_pass() -> None:
+    metrics = (Metric(name="full.work", kind="work", value=1234567), Metric(name="x", kind="calls", value=1))
+    costs = Costs(level="ratios", metrics=metrics, ratios=ratio(8.0, 10.0).ratios)
+    shown = CaseResult(
+        case=Case(model="m:TINY", name="tiny"),
+        seed=0,
+        platform="cpu",
+        revision="r",
+        graph_kind="",
+        findings=(),
+        builds=(),
+        costs=costs,
+    )
+    assert cost_tables([shown, replace(shown, costs=Costs())]) == [
+        "costs of tiny-native-float32      now  95 % interval  n    sd",
+        "full.work                     1234567",
+        "piecewise/full.compile_cpu        0.8   [0.76, 0.84]  5  5.0%",
+    ]
 
 
 def test_what_a_run_was_not_to_measure_is_not_missed() -> None:
