@@ -6,11 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytest_piecewise.errors import HistoryError
 from pytest_piecewise.history import places
+from pytest_piecewise.history.series import samples
 from pytest_piecewise.records import Report, Settings
 from pytest_piecewise.reports import document, files, publish
+
+if TYPE_CHECKING:
+    from pytest_piecewise.history.store import History
 
 DIRECTORY = ".piecewise"
 """Where a report is written that only the CI system has asked for."""
@@ -41,24 +46,38 @@ class Ending:
             document.write(report, self.directory)
 
     def end(self, report: Report) -> Iterator[str]:
-        """Does everything, and says what was done."""
+        """Does everything, and says what was done. `report` is then the one with its history."""
+        self.report = report
         if report.results and not places.unavailable(self._history):
             yield from self._keep(report)
         if self.directory is None:
             return
-        self.write(report)
-        names, reasons = files.write_files(report, self.directory)
+        self.write(self.report)
+        names, reasons = files.write_files(self.report, self.directory)
         yield f"report: {', '.join((str(self.directory / document.NAME), *names))}"
         yield from (f"report: {reason}" for reason in reasons)
         names = [document.NAME, *names]
-        published = publish.publish(self._system, report, self.directory, names, os.environ)
+        published = publish.publish(self._system, self.report, self.directory, names, os.environ)
         yield from (f"{self._system}: {line}" for line in published)
 
     def _keep(self, report: Report) -> Iterator[str]:
         if self._unfit:
             yield f"history: nothing appended: {self._unfit}"
             return
-        from pytest_piecewise.history.keep import keep  # noqa: PLC0415 - SQLAlchemy, once there is something to keep
+        if measured := list(samples(report)):
+            try:
+                with places.open_history(self._history) as history:
+                    new = history.append(report.run, measured)
+                    yield f"history: {new} measurements appended to {history.shown}"
+                    self.report = _with_trends(report, history)
+            except HistoryError as error:
+                yield f"history: nothing appended: {error}"
 
-        if kept := keep(report, self._history):
-            yield f"history: {kept}"
+
+def _with_trends(report: Report, history: History) -> Report:
+    """With what the history says of it, where the libraries for that are installed."""
+    if not places.has_alerts():
+        return report
+    from pytest_piecewise.alerts.trends import with_trends  # noqa: PLC0415 - scipy, once there is something to see
+
+    return with_trends(report, history)

@@ -395,6 +395,7 @@ class Trend:
     """The latest values of one measurement in the history, oldest first; the last is this run's. Times are ISO 8601."""
 
     case: str
+    device: str = ""
     variant: str
     metric: str
     kind: str

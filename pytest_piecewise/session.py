@@ -281,7 +281,7 @@ class PiecewiseSession:
         complete = ended and not session.shouldstop and not session.shouldfail
         report = self._report(complete=complete)
         self._said = [*self._ending.end(report)]
-        manager().hook.piecewise_report(report=report)
+        manager().hook.piecewise_report(report=self._ending.report)
         if self.settings.update:
             passed = complete and exitstatus == pytest.ExitCode.OK
             self._updated = self._gate.write(self._reported.values(), passed=passed)

@@ -29,6 +29,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "baselines": (str,),
     "history": (str,),
     "ci": (str,),
+    "alert-command": (list,),
     "report": (str,),
     "localize": (str,),
     "plugins": (list,),

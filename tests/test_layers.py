@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "structure",
         "ties",
     ),
-    ("ci", "engines"),
+    ("alerts", "ci", "engines"),
     ("faults",),
     ("child", "localize", "server", "settings"),
     ("workers",),

@@ -201,6 +201,7 @@ SELECTION = Selection(
 )
 TREND = Trend(
     case="tiny-native-float32",
+    device="cpu",
     variant="full",
     metric="compile",
     kind="seconds",

@@ -53,6 +53,7 @@ costs = "work"
 baselines = "stored"
 history = "kept.db"
 ci = "none"
+alert-command = ["notify", "team"]
 report = "out"
 localize = "piece"
 plugins = ["mypkg.plugin"]

@@ -21,6 +21,11 @@ def is_installed() -> bool:
     return importlib.util.find_spec("sqlalchemy") is not None
 
 
+def has_alerts() -> bool:
+    """Whether steps can be looked for here."""
+    return all(importlib.util.find_spec(name) is not None for name in ("scipy", "ruptures"))
+
+
 def place_of(option: str | None, directory: Path, stored: str | None, rootdir: Path) -> str:
     """Where a session's history lies: as the option says, relative to `directory`, else as pyproject.toml does, relative to
     `rootdir`. An address is left as it is."""

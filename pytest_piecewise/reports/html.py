@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_piecewise.errors import ReportError
+from pytest_piecewise.history.series import text as series_text
 from pytest_piecewise.records import CaseResult, Report, Status, Trend
 from pytest_piecewise.reports.tables import (
     ORDER,
@@ -124,11 +125,15 @@ def _case(result: CaseResult, index: int, trends: Sequence[Trend]) -> dict[str, 
             for build in builds
             if len(build.parts) > 1
         ],
-        **_history([trend for trend in trends if trend.case == result.case.id]),
+        **_history([trend for trend in trends if _is_of(trend, result)]),
         "outputs": [build for build in result.builds if build.last_output],
         "environment": _environment(result),
         "notes": [note for build in result.builds for note in build.notes],
     }
+
+
+def _is_of(trend: Trend, result: CaseResult) -> bool:
+    return trend.case == series_text(result.case.id) and trend.device in ("", result.case.device.partition(":")[0])
 
 
 def _phases(result: CaseResult) -> list[tuple[int, str]]:
