@@ -245,6 +245,16 @@ def find_model(reference: str, file: str = "") -> Model:
     return value
 
 
+def model_for(models: Mapping[str, Model | str], device: str) -> Model | str:
+    """The model, or the reference to one, for a device, out of those for each kind of device."""
+    kind = device.partition(":")[0]
+    if kind not in models:
+        raise ModelError(
+            f"expected a model for device {kind}, found some for {', '.join(map(str, models)) or 'none'}; add one"
+        )
+    return models[kind]
+
+
 def needed_module(reference: str) -> str:
     """The module that a process needs for building the model of a reference; worth importing before others are forked."""
     from pytest_piecewise import huggingface  # noqa: PLC0415

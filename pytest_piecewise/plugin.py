@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 TIER_FLAGS = {"--piecewise": "fastcheck"} | {f"--piecewise={tier}": tier for tier in ("fastcheck", "full", "nightly")}
 BUILD_FIXTURES = ("eager_build", "full_build", "piecewise_build")
 MARKER = (
-    "piecewise(model, engine='native', dtype=None, tier='fastcheck', device=None): check `model`, a pytest_piecewise.Model, "
+    "piecewise(model, engine='native', dtype=None, tier='fastcheck', device=None, expected=None): check `model`, a "
+    "pytest_piecewise.Model, a reference to one such as 'hf-tiny:DIR', or {'cpu': ..., 'cuda': ...} with one for each, "
     "with the `piecewise` fixture; one test per dtype of the model unless `dtype` (a name or several) says otherwise; "
-    "`tier` is the least --piecewise tier that runs it; `device` is auto, cpu or cuda[:i]. Runs only with --piecewise."
+    "`tier` is the least --piecewise tier that runs it; `device` is auto, cpu or cuda[:i]; "
+    "`expected` is {check: reason} of what is known to fail, and fails the test once it passes. Runs only with --piecewise."
 )
 NAME, SELECTING = "piecewise-session", "piecewise-selecting"
 

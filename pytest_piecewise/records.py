@@ -105,6 +105,14 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A check that is known to fail, and why, as the marker of a test declares it."""
+
+    check: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """The request for one comparison: model x engine x dtype x device. `model` is the reference by which
     it is found, such as `module:attribute`, and `file` its source."""
@@ -116,6 +124,7 @@ class Case:
     dtype: str = "float32"
     device: str = "cpu"
     tier: str = "fastcheck"
+    expected: tuple[Expectation, ...] = ()
 
     @property
     def id(self) -> str:

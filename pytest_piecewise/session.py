@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -14,11 +14,12 @@ from pytest_piecewise import exits, machine_lock
 from pytest_piecewise.canary import run_canary
 from pytest_piecewise.ending import Ending
 from pytest_piecewise.errors import PiecewiseError, UnfitError
+from pytest_piecewise.expected import expectations, settled
 from pytest_piecewise.gate import Gate, filters_of
 from pytest_piecewise.hooks import find_engine, manager
 from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
 from pytest_piecewise.live import LiveLine
-from pytest_piecewise.models import Model, find_model, locate, needed_module
+from pytest_piecewise.models import Model, find_model, locate, model_for, needed_module
 from pytest_piecewise.origin import this_run
 from pytest_piecewise.records import (
     TIERS,
@@ -34,6 +35,9 @@ from pytest_piecewise.reports import costs, startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.workers import Children, InProcess, Worker
+
+ARGUMENTS = ("engine", "dtype", "tier", "device", "expected")
+"""What the marker may say beside the model."""
 
 
 class PiecewiseSession:
@@ -87,9 +91,10 @@ class PiecewiseSession:
                     "expected @pytest.mark.piecewise(MODEL) on a test that uses the "
                     "`piecewise` fixture, found none; add it"
                 )
-            if unknown := mark.kwargs.keys() - {"engine", "dtype", "tier", "device"}:
+            if unknown := mark.kwargs.keys() - set(ARGUMENTS):
                 raise PiecewiseError(
-                    f"@pytest.mark.piecewise has no {', '.join(sorted(unknown))}; expected engine, dtype, tier or device"
+                    f"@pytest.mark.piecewise has no {', '.join(sorted(unknown))}; "
+                    f"expected {', '.join(ARGUMENTS[:-1])} or {ARGUMENTS[-1]}"
                 )
             cases = self._cases_of(mark.args[0], metafunc.module, **mark.kwargs)
         except PiecewiseError as error:
@@ -98,16 +103,19 @@ class PiecewiseSession:
 
     def _cases_of(
         self,
-        model: Model | str,
+        model: Model | str | Mapping[str, Model | str],
         near: Any,
         *,
         engine: str | None = None,
         dtype: Any = None,
         tier: str = "fastcheck",
         device: str | None = None,
+        expected: Any = None,
     ) -> list[Case]:
         if tier not in TIERS:
             raise PiecewiseError(f"expected tier {', '.join(TIERS)}, found {tier!r}")
+        if isinstance(model, Mapping):
+            model = model_for(model, self._device(device))
         if isinstance(model, str):
             found, (reference, file) = find_model(model), (model, "")
         else:
@@ -123,6 +131,7 @@ class PiecewiseSession:
                 dtype=name,
                 device=self._device(device),
                 tier=tier,
+                expected=expectations({} if expected is None else expected),
             )
             for name in chosen_dtypes(asked, found.dtypes)
         ]
@@ -228,7 +237,8 @@ class PiecewiseSession:
                 return run_canary(case, self.settings, worker, tick, self._gate.findings)
             found = run_case(case, self.settings, worker, tick)
         found = self._gate.measured(found, worker, tick)
-        return dataclasses.replace(found, findings=(*found.findings, *self._gate.findings(found)))
+        findings = settled(case.expected, (*found.findings, *self._gate.findings(found)))
+        return dataclasses.replace(found, findings=findings)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

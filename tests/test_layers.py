@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "changes",
         "compare",
         "exits",
+        "expected",
         "findings",
         "heat",
         "history",

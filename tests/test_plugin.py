@@ -396,7 +396,8 @@ REFUSALS = {
     ),
     "engine": (case("a", "refused_models:GOOD", engine="nativ"), "expected a known engine, found 'nativ'; known are native"),
     "tier": (case("a", "refused_models:GOOD", tier="weekly"), "expected tier fastcheck, full, nightly, found 'weekly'"),
-    "option": (case("a", "refused_models:GOOD", dtypes="float32"), "has no dtypes; expected engine, dtype, tier or device"),
+    "option": (case("a", "refused_models:GOOD", dtypes="float32"), "has no dtypes; expected engine, dtype, tier, "
+               "device or expected"),
     "local": (
         "import pytest\nfrom refused_models import model\n@pytest.mark.piecewise(model())\n"
         "def test_a(piecewise): piecewise.check()\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pytest_piecewise.expected import still_failing
 from pytest_piecewise.records import BuildRecord, CaseResult, Finding, Status
 from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.reports.tables import ORDER, cut
@@ -83,6 +84,8 @@ def _row(result: CaseResult, build: BuildRecord) -> tuple[str, ...]:
         mine += [item for item in result.findings if item.variant not in others]
     failed = list(dict.fromkeys(item.check for item in mine if item.status is Status.FAIL))
     other = next((str(s) for s in (Status.NEW, Status.STALE) if any(item.status is s for item in mine)), "ok")
+    if known := still_failing(result.case.expected, mine):
+        other = f"{other}, expected: {', '.join(known)}"
     ratios = [
         item.ratio for item in result.comparisons if item.variant == build.variant and item.check == "equivalence"
     ]

@@ -1,0 +1,19 @@
+"""A published config at two scales: what a CPU checks in seconds, and full width with few layers for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_piecewise import Model
+from pytest_piecewise.huggingface import hf_model
+
+
+def tiny_and_thin(
+    name: str, config: Mapping[str, Any], thin: Mapping[str, Any] | None = None, **declared: Any
+) -> tuple[Model, Model]:
+    """The two models of one name; `thin` changes the config of the second, where full width would not fit one GPU."""
+    return (
+        hf_model(name=name, config=config, scale="tiny", **declared),
+        hf_model(name=name, config={**config, **(thin or {})}, scale="thin", **declared),
+    )
