@@ -36,10 +36,25 @@ Outputs = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One output of one call in float64, and how far each row moved under perturbation (last dimension kept as 1)."""
+    """One output of one call in float64, and how far each row moved under perturbation (last dimension kept as 1).
+
+    `tied` rows are those that a near tie of a top-k reaches: they moved by what another choice changes, and say nothing of
+    what is typical.
+    """
 
     value: torch.Tensor
     sensitivity: torch.Tensor
+    tied: torch.Tensor | None = None
+
+    @property
+    def settled(self) -> torch.Tensor:
+        """Which rows no near tie reaches, in the order of `_rows`."""
+        rows = _rows(self.value)
+        return rows.new_ones(len(rows), dtype=torch.bool) if self.tied is None else ~_rows(self.tied).any(-1)
+
+    def settled_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Those rows of a tensor of the same shape."""
+        return _rows(tensor)[self.settled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +147,8 @@ def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> S
     for expected, found in zip(reference, eager, strict=True):
         error, value = _rows(found.double() - expected.value), _rows(expected.value)
         finite = torch.isfinite(error) & torch.isfinite(value)
-        error, value = (torch.where(finite, tensor, 0.0)[finite.any(-1)] for tensor in (error, value))
+        kept = finite.any(-1) & expected.settled
+        error, value = (torch.where(finite, tensor, 0.0)[kept] for tensor in (error, value))
         norm = _rms(value).clamp_min(1e-300)
         peaks.append(_amax(error.abs()).squeeze(-1) / norm)
         squares.append(_rms(error) / norm)
@@ -242,7 +258,7 @@ def gain_comparison(
     for expected, tensor in zip(reference, found, strict=True):
         value = _rows(expected.value)
         error = _rows(tensor.double()) - value
-        good = torch.isfinite(error) & torch.isfinite(value)
+        good = torch.isfinite(error) & torch.isfinite(value) & expected.settled.unsqueeze(-1)
         products.append(torch.where(good, error * value, 0.0).sum(-1))
         powers.append(torch.where(good, value.square(), 0.0).sum(-1))
     product, power = torch.cat(products), torch.cat(powers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -136,9 +136,9 @@ def _overall(
     """RMS error over all calls against eager's typical one: sees what is everywhere a little too large."""
     squares = power = 0.0
     for reference, tensor in zip(references, tensors, strict=True):
-        error = (tensor.double() - reference.value).nan_to_num(posinf=0, neginf=0)
-        squares += float(error.square().sum())
-        power += float(reference.value.nan_to_num(posinf=0, neginf=0).square().sum())
+        error, value = (reference.settled_rows(item) for item in (tensor.double() - reference.value, reference.value))
+        squares += float(error.nan_to_num(posinf=0, neginf=0).square().sum())
+        power += float(value.nan_to_num(posinf=0, neginf=0).square().sum())
     relative = math.sqrt(squares / max(power, 1e-300))
     budget = RMS_FACTOR * max(scale.rms, evidence.unit / 2)
     return Comparison(
@@ -186,6 +186,7 @@ def _equivalence_finding(
     summary = f"worst error {worst:.3g} x budget over {judged} against {evidence.precision}"
     if tied:
         summary += f"; {len(tied)} calls with another choice at a near tie not judged"
+    summary += _tied_rows(evidence, scales)
     if bad:
         first = min(bad, key=lambda item: item.call if item.call >= 0 else len(evidence.steps))
         summary = f"{describe_comparison(first)} ({len(bad)} of {len(made)} comparisons fail)"
@@ -197,6 +198,13 @@ def _equivalence_finding(
         )
     action = "the seed, size and phase above repeat it; the *_build fixtures have both builds in one process"
     return finding("equivalence", variant, not bad, summary, further_comparisons(bad), action)
+
+
+def _tied_rows(evidence: Evidence, names: Iterable[str]) -> str:
+    """How many rows a near tie of a top-k reaches; they are judged by how far another choice moves them."""
+    settled = [evidence.reference[call.index][name].settled for call in evidence.judged for name in names]
+    rows, tied = sum(item.numel() for item in settled), sum(int((~item).sum()) for item in settled)
+    return f"; {tied} of {rows} rows have a near tie before them, and the budget of either choice" if tied else ""
 
 
 def _exact_names(evidence: Evidence, outputs: Mapping[str, torch.Tensor], *, tied: bool) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pytest_piecewise.engines import Request
+from pytest_piecewise.engines.choices import NEAR, Choices
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
     call_context,
@@ -23,8 +24,9 @@ from pytest_piecewise.records import Call
 PERTURBATIONS = 3
 """How many perturbed runs measure how well a result is defined."""
 
-Judged = dict[int, dict[str, tuple[torch.Tensor, torch.Tensor]]]
-"""By call and output: the value, and the largest change of each row under perturbation (last dimension kept as 1)."""
+Judged = dict[int, dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]
+"""By call and output: the value, the largest change of each row under perturbation, and whether the row follows a near
+tie, in which case most of that change is owed to another choice (last dimension kept as 1 in both)."""
 
 
 def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]) -> tuple[Judged, dict[str, str]]:
@@ -34,7 +36,8 @@ def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]
     _lift_state(request, module, target)
     state = state_tensors(model, module)
     before: dict[int, dict[str, torch.Tensor]] = {}
-    results: Judged = {}
+    runs: dict[int, dict[str, list[torch.Tensor]]] = {call.index: {} for call in steps}
+    choices = {call.index: Choices() for call in steps}
     fallbacks: dict[str, str] = {}
     for attempt in range(PERTURBATIONS + 1):
         with request.meter.phase(f"reference: perturbation {attempt}" if attempt else "reference"):
@@ -44,24 +47,34 @@ def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]
                     before[call.index] = {name: tensor.clone() for name, tensor in state.items()}
                 for name, tensor in before[call.index].items():
                     state[name].copy_(tensor)
-                mode = LiftedPrecision(target, perturb=attempt or None)
+                mode = LiftedPrecision(target, attempt or None, choices[call.index].start(attempt))
                 inputs = make_inputs(model, call.size, call.seed, request.dtype, request.device)
                 with mode, call_context(model, call):
                     outputs = flatten(module(*inputs))
                 outputs |= {f"state:{name}": tensor.clone() for name, tensor in state.items()}
-                _note(results.setdefault(call.index, {}), outputs, request.dtype)
+                _note(runs[call.index], outputs, request.dtype)
                 fallbacks.update(mode.fallbacks)
+    results = {
+        index: {name: _judged(*values, near=choices[index].near) for name, values in outputs.items()}
+        for index, outputs in runs.items()
+    }
     return results, fallbacks
 
 
-def _note(
-    known: dict[str, tuple[torch.Tensor, torch.Tensor]], outputs: dict[str, torch.Tensor], low: torch.dtype
-) -> None:
+def _note(known: dict[str, list[torch.Tensor]], outputs: dict[str, torch.Tensor], low: torch.dtype) -> None:
     """Keeps the first outputs of a call, and of later ones how far they are from them."""
     for name, output in outputs.items():
         value = _in_range(output.cpu(), low)
-        first, change = known.get(name, (value, row_change(value, value)))
-        known[name] = (first, torch.maximum(change, row_change(first, value)))
+        values = known.setdefault(name, [])
+        values.append(row_change(values[0], value) if values else value)
+
+
+def _judged(
+    value: torch.Tensor, otherwise: torch.Tensor, *changes: torch.Tensor, near: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is kept of a value, its changes in the run that chose otherwise and in the others, and its `near` ties."""
+    smooth = torch.stack(changes).amax(0)
+    return value, torch.maximum(smooth, otherwise), (otherwise > NEAR * smooth) & bool(near)
 
 
 def row_change(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from pytest_piecewise.engines.choices import Choices
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
 from pytest_piecewise.split import is_builtin
 
@@ -21,11 +22,14 @@ class LiftedPrecision(TorchDispatchMode):
     An op without a kernel for `target` runs in its own dtype and its results are lifted; `fallbacks` names those.
     With `perturb`, every low-precision tensor that enters (weights, inputs, buffers) is changed by up to one unit of
     rounding of its dtype, at random: how far the result then moves is how well the model's answer is defined at all.
+    `choices` decides what a `topk` gives.
     """
 
-    def __init__(self, target: torch.dtype = torch.float64, perturb: int | None = None) -> None:
+    def __init__(
+        self, target: torch.dtype = torch.float64, perturb: int | None = None, choices: Choices | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._target = target
+        self._target, self._choices = target, choices
         self._low = {torch.float16, torch.bfloat16, torch.float32} - {target}
         self._perturb = perturb
         self._draws = 0
@@ -50,6 +54,8 @@ class LiftedPrecision(TorchDispatchMode):
                 raise
             self.fallbacks[str(func)] = str(error).splitlines()[0][:120]
             return self._call_low(func, high_args, high_kwargs)
+        if self._choices is not None and func is torch.ops.aten.topk.default:
+            result = self._choices.decide(result, high_args[0], *_where_and_which(*high_args[2:], **high_kwargs))
         for tensor, high in low:
             tensor.copy_(high)
         # A factory without a dtype argument makes the default dtype; a later view of that would be of a lifted copy.
@@ -97,6 +103,11 @@ class LiftedPrecision(TorchDispatchMode):
         generator = torch.Generator(value.device).manual_seed(self._perturb * 1_000_003 + self._draws)
         noise = torch.rand(value.shape, generator=generator, device=value.device, dtype=self._target)
         return high * (1 + UNIT_ROUNDOFF[value.dtype] * (2 * noise - 1))
+
+
+def _where_and_which(dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[int, bool]:
+    """Of a `topk`'s arguments after the first two, those that matter for what is chosen."""
+    return dim, largest
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

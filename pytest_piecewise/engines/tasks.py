@@ -171,7 +171,7 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
     with pinned_numerics(settings.threads, torch.device(case.device)), meter.phase("compare"):
         variants = {path.stem: torch.load(path) for path in sorted(folder.glob("*.pt")) if path.stem != "reference"}
         reference = {
-            index: {name: Reference(value, change) for name, (value, change) in outputs.items()}
+            index: {name: Reference(*known) for name, known in outputs.items()}
             for index, outputs in torch.load(folder / "reference.pt").items()
             if index in variants["eager"]
         }

@@ -54,7 +54,7 @@ def _scale(reference: dict[int, Any], eager: dict[int, Any]) -> Scale:
     pairs = [
         (Reference(value, change), eager[index][name])
         for index, outputs in reference.items()
-        for name, (value, change) in outputs.items()
+        for name, (value, change, _) in outputs.items()
     ]
     return scale_of([first for first, _ in pairs], [second for _, second in pairs])
 
