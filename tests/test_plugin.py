@@ -175,7 +175,10 @@ def test_plugin_costs_an_ordinary_run_less_than_10_ms(tmp_path: Path) -> None:
 
 def test_markers_and_fixtures_are_explained(tmp_path: Path) -> None:
     markers = run_pytest(project(tmp_path), "--markers").stdout
-    assert "@pytest.mark.piecewise(model, engine='native', dtype=None, tier='fastcheck', device=None): check" in markers
+    assert (
+        "@pytest.mark.piecewise(model, engine='native', dtype=None, tier='fastcheck', device=None, expected=None): check"
+        in markers
+    )
     assert "Runs only with --piecewise." in markers
     fixtures = " ".join(run_pytest(tmp_path, "--fixtures").stdout.split())
     assert "The case of the `piecewise` marker: `.check()` runs every check on it" in fixtures
