@@ -178,7 +178,7 @@ def _counts(builds: Sequence[BuildRecord]) -> dict[str, int]:
         f"{build.variant}.{metric.name}": int(metric.value)
         for build in builds
         for metric in build.metrics
-        if metric.kind == "count"
+        if metric.kind == "count" and not metric.name.startswith("cache_")  # trials start from the clean one's cache
     }
 
 
