@@ -445,9 +445,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One session: the content of report.json."""
+    """One session: the content of report.json. `exit_code` is that of the session, ordinary tests included."""
 
     schema: int = SCHEMA_VERSION
+    exit_code: int = 0
     run: Run = Run()
     selection: Selection = Selection()
     tier: str

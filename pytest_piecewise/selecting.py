@@ -138,16 +138,17 @@ class Selecting:
             said.append(f"{it.chosen} of {it.touched} in shard {it.shard} (split {it.split})")
         return f"piecewise: {', '.join(said)}"
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Nothing selected is exit code 5, also beside ordinary tests that pass; 0 where that is allowed."""
+    def exit_status(self, status: int) -> int:
+        """The code of a session: nothing selected is 5, also beside ordinary tests that pass; 0 where that is allowed."""
+        nothing = self.selection.collected and not self.selection.chosen
+        if not nothing or status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return int(status)
+        return int(pytest.ExitCode.OK if self._allow_empty else pytest.ExitCode.NO_TESTS_COLLECTED)
+
+    def pytest_sessionfinish(self) -> None:
+        """A worker of xdist tells the controller what it has selected."""
         if hasattr(self._config, "workerinput"):
             self._config.workeroutput[OUTPUT] = to_plain(self.selection)  # type: ignore[attr-defined]
-            return
-        nothing = self.selection.collected and not self.selection.chosen
-        if nothing and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            code = pytest.ExitCode.OK if self._allow_empty else pytest.ExitCode.NO_TESTS_COLLECTED
-            session.exitstatus = code
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """An empty selection is not passed over."""

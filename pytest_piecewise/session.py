@@ -157,7 +157,10 @@ class PiecewiseSession:
         worker = self._worker(case.engine)
         if isinstance(worker, Children):
             worker.preload(needed_module(case.model))
-        record = probe(case, self.settings, worker)
+        try:
+            record = probe(case, self.settings, worker)
+        except UnfitError:
+            return  # of which the test itself will fail: exit code 12, where a failed collection is an interrupted session
         if record.outcome != "ok":
             finding = record.findings[0]
             raise PiecewiseError("\n".join(filter(None, (finding.summary, finding.detail or record.last_output))))
@@ -266,13 +269,17 @@ class PiecewiseSession:
         if report.failed:
             self._failures.add(exits.REAL)
 
-    def _report(self, *, complete: bool) -> Report:
+    @property
+    def _selecting(self) -> Any:
+        return self._config.pluginmanager.get_plugin("piecewise-selecting")
+
+    def _report(self, *, complete: bool, exit_code: int = 0) -> Report:
         results = tuple(self._reported[key] for key in sorted(self._reported))
         environment = results[0].environment if results else {}
-        selecting: Any = self._config.pluginmanager.get_plugin("piecewise-selecting")
         return Report(
-            selection=selecting.selection,
+            exit_code=exit_code,
             run=self._run,
+            selection=self._selecting.selection,
             tier=self.settings.tier,
             complete=complete,
             left_out=tuple(filters_of(self._config)),
@@ -289,13 +296,13 @@ class PiecewiseSession:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         complete = ended and not session.shouldstop and not session.shouldfail
-        report = self._report(complete=complete)
+        session.exitstatus = self._selecting.exit_status(exits.exit_status(exitstatus, self._failures))
+        report = self._report(complete=complete, exit_code=session.exitstatus)
         self._said = [*self._ending.end(report)]
         manager().hook.piecewise_report(report=self._ending.report)
         if self.settings.update:
             passed = complete and exitstatus == pytest.ExitCode.OK
             self._updated = self._gate.write(self._reported.values(), passed=passed)
-        session.exitstatus = exits.exit_status(exitstatus, self._failures)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The table, failures first, and where the files are."""

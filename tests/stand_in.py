@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +19,12 @@ from pytest_piecewise.records import Call, Case, Counts
 
 KERNELS = "STAND_IN_KERNELS"
 """Environment variable with the number of kernels that a build says it has generated."""
-NAMES = ("stand_in", "stand_in_wrong", "stand_in_recompiled", "stand_in_absent")
+NAMES = ("stand_in", "stand_in_wrong", "stand_in_recompiled", "stand_in_sleeping", "stand_in_absent")
 
 
 class StandIn:
-    """`stand_in`, and with one fault each `stand_in_wrong` (equivalence) and `stand_in_recompiled` (structure).
+    """`stand_in`, and with one fault each `stand_in_wrong` (equivalence), `stand_in_recompiled` (structure),
+    and `stand_in_sleeping` (never done compiling).
 
     `stand_in_absent` can build nothing anywhere: tests that use it need neither torch nor a server.
     """
@@ -59,7 +61,7 @@ class Invented:
 
     def prepare(self) -> None:
         with self._request.meter.phase("compile"):
-            pass
+            time.sleep(3600 if self._engine == "stand_in_sleeping" else 0)
 
     def run(self, call: Call, *, graphs: bool = True) -> dict[str, Any]:
         self._runs[bool(self.graph_kind and graphs and call.padded_size)] += 1

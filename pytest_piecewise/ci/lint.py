@@ -9,9 +9,10 @@ from typing import Any
 
 from pytest_piecewise.ci.document import Document
 from pytest_piecewise.ci.model import PipelineError, Place
+from pytest_piecewise.exits import CODES, COST, NEW
 
 JOBS_PER_UPLOAD = 500
-TIMING_ONLY = (10, 11)
+TIMING_ONLY = (CODES[COST], CODES[NEW])
 """Exit codes that may be soft: only cost regressions, only new baselines."""
 
 _HIDING: tuple[tuple[str, str], ...] = (

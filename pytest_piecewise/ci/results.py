@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_piecewise.exits import COST_CHECKS
+from pytest_piecewise.exits import CODES, COST, COST_CHECKS, NEW
 from pytest_piecewise.records import SCHEMA_VERSION, CaseResult, Report, Status, from_plain
+
+SOFT = (CODES[COST], CODES[NEW])
+"""Exit codes of a session that are no error in a pull request: cost regressions alone, new baselines alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ def _problem(report: Report) -> str:
     if not report.complete:
         return f"unfinished: the session ended early, after {len(report.results)} case(s)"
     statuses = [result.status for result in report.results]
+    if report.exit_code not in (0, *SOFT) and not any(map(_fails, report.results)):
+        return f"the session ended with exit code {report.exit_code}, though no case failed: see its log"
     chosen = report.selection
     if not statuses and chosen.empty_allowed and chosen.collected and not chosen.chosen:
         return ""

@@ -59,6 +59,8 @@ GOOD = whole(result("a", PASS))
         ("\0\1", "cannot be read"),
         (dataclasses.replace(GOOD, complete=False), "unfinished: the session ended early, after 1 case"),
         (whole(), "empty: no case was checked"),
+        (dataclasses.replace(GOOD, exit_code=1), "the session ended with exit code 1, though no case failed"),
+        (dataclasses.replace(GOOD, exit_code=12), "the session ended with exit code 12"),
         (whole(result("a", SKIP), result("b", SKIP)), "nothing was checked: all 2 case"),
     ],
 )
