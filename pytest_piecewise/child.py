@@ -69,15 +69,17 @@ def _localize(task: Mapping[str, Any], case: Case, settings: Settings, on_phase:
 def _do(
     kind: str, case: Case, variant: str, settings: Settings, shared: Path, on_phase: Callable[[str], None]
 ) -> BuildRecord:
-    from pytest_piecewise.engines import probe, tasks  # noqa: PLC0415 - torch, in the child only
+    from pytest_piecewise.engines import prepare, probe, tasks  # noqa: PLC0415 - torch, in the child only
 
     if kind == "probe":
         return probe.probe(case, settings)
+    engine = hooks.find_engine(case.engine)
+    if not hasattr(engine, "tasks"):  # one that has its own starts processes of its own
+        prepare.limit_gpu_memory(case.device, settings.gpu_memory_bytes)
     if kind == "reference":
         return tasks.run_reference(case, settings, shared, on_phase)
     if kind == "cache":
         return tasks.run_cache_step(case, variant, settings, shared, on_phase)
-    engine = hooks.find_engine(case.engine)
     doing: Any = engine.tasks() if hasattr(engine, "tasks") else tasks
     if kind == "build":
         return cast(BuildRecord, doing.run_variant(case, variant, settings, shared, on_phase))

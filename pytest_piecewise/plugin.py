@@ -103,6 +103,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     option("--piecewise-memory", dest="piecewise_memory_limit", type=int, metavar="MIB",
            help="per build, compilers included; default: 90 %% of what is free")  # fmt: skip
+    option("--piecewise-gpu-memory", dest="piecewise_gpu_memory", type=int, metavar="MIB",
+           help="per build; lets builds share a GPU, except where costs are timed; default: a GPU each")  # fmt: skip
     option(*_canary_flags(), action=_CanaryAction, dest="piecewise_canary", nargs=0,
            help="plant faults in each case, one by one, and say which check catches which; =KIND or =NAME for some "
            "of them; `pytest-piecewise faults` lists them")  # fmt: skip

@@ -141,6 +141,8 @@ class Settings:
     isolation: str = "process"
     timeout_seconds: float = 600.0
     memory_limit_bytes: int = 0
+    gpu_memory_bytes: int = 0
+    """What a build may use of a GPU that it shares with others; 0: it has the GPU for itself."""
     threads: int = 2
     seed: int = 0
     baselines: str = "baselines"

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pytest_piecewise.leases import hold
 from pytest_piecewise.records import CHILD, OUTPUT, RESULT, TASK
 
 _PR_SET_PDEATHSIG = 1
@@ -166,7 +167,8 @@ def _die_with_the_server() -> None:
 
 
 def _work(command: dict[str, Any]) -> None:
-    """Does the task of a command and ends the process."""
+    """Does the task of a command and ends the process, until which it holds the GPU that was leased for it."""
+    hold(command["held"])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a hanging child is asked where it hangs before it is killed

@@ -341,7 +341,7 @@ class PiecewiseSession:
 
 def _options(config: pytest.Config) -> dict[str, Any]:
     names = (
-        *("tier", "device", "isolation", "timeout", "memory_limit", "seed", "baselines", "report"),
+        *("tier", "device", "isolation", "timeout", "memory_limit", "gpu_memory", "seed", "baselines", "report"),
         *("update", "reason", "update_to", "costs", "canary", "localize"),
     )
     return {name: config.getoption(f"piecewise_{name}") for name in names}

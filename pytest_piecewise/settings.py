@@ -23,6 +23,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "isolation": (str,),
     "timeout": (int, float),
     "memory-limit": (int,),
+    "gpu-memory": (int,),
     "threads": (int,),
     "seed": (int,),
     "costs": (str,),
@@ -37,8 +38,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "watches": (list,),
     "durations": (str,),
 }
-"""What the table may hold: `timeout` in seconds, `memory-limit` in MiB, `plugins` and `models` as lists of names,
-`watches` as a list of paths that every model depends on."""
+"""What the table may hold: `timeout` in seconds, `memory-limit` and `gpu-memory` in MiB, `plugins` and `models` as lists
+of names, `watches` as a list of paths that every model depends on."""
 
 
 COSTS_OF_TIER: Mapping[str, str] = {"fastcheck": "counts", "full": "work", "nightly": "ratios"}
@@ -77,6 +78,7 @@ def make_settings(rootdir: Path, table: Mapping[str, Any], options: Mapping[str,
         isolation=pick("isolation", "process"),
         timeout_seconds=float(pick("timeout", 600.0)),
         memory_limit_bytes=int(pick("memory-limit", 0)) * 2**20,
+        gpu_memory_bytes=int(pick("gpu-memory", 0)) * 2**20,
         threads=int(pick("threads", 2)),
         seed=int(pick("seed", 0)),
         baselines=str(rootdir / pick("baselines", "baselines")),
@@ -108,8 +110,9 @@ def _check(settings: Settings) -> None:
         raise ModelError(f"expected device auto, cpu, cuda or cuda:INDEX, found {settings.device!r}")
     if not settings.timeout_seconds > 0 or settings.threads < 1:
         raise ModelError("expected a positive timeout and at least one thread")
-    if settings.memory_limit_bytes < 0:
-        raise ModelError(f"expected a memory limit in MiB, or 0, found {settings.memory_limit_bytes // 2**20}")
+    for found in (settings.memory_limit_bytes, settings.gpu_memory_bytes):
+        if found < 0:
+            raise ModelError(f"expected a memory limit in MiB, or 0, found {found // 2**20}")
     if settings.canary:
         chosen_faults(settings.canary)
         if settings.update:

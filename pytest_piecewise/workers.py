@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_piecewise import hooks
+from pytest_piecewise import hooks, nvml
 from pytest_piecewise.errors import PiecewiseError, UnfitError
-from pytest_piecewise.leases import leased_gpu, visible_gpus
+from pytest_piecewise.leases import SLOTS, freed_afterwards, leased_gpu, machine_wide, slots_for, visible_gpus
 from pytest_piecewise.records import (
     OUTPUT,
     PHASE,
@@ -108,11 +108,12 @@ class Children:
         if task["kind"] != "probe":
             self._warm_up("cpu" if case.device == "cpu" else "imports", on_tick)
         folder.mkdir(parents=True)
-        with self._device(case) as environ:
+        with self._device(case, task, settings, on_tick) as (environ, held):
             environ |= dict(hooks.find_engine(case.engine).environ(case))
             # A child sees its leased GPU only, as number 0.
             task = task | {"case": task["case"] | {"device": case.device.partition(":")[0]}}
-            self._send({"task": task, "folder": str(folder), "environ": environ, "path": sys.path})
+            command = {"task": task, "folder": str(folder), "environ": environ, "path": sys.path, "held": held}
+            self._send(command)
             pid = int(self._answer(timeout=60)["pid"])
             self._running.add(pid)
             try:
@@ -139,16 +140,24 @@ class Children:
         self._warm.add(what)
 
     @contextmanager
-    def _device(self, case: Case) -> Iterator[dict[str, str]]:
+    def _device(
+        self, case: Case, task: Mapping[str, Any], settings: Settings, on_tick: OnTick
+    ) -> Iterator[tuple[dict[str, str], list[str]]]:
+        """The environment of a child, and the files that it has to lock: a GPU is leased for it, if it is to use one."""
         if not case.device.startswith("cuda"):
-            yield {}
+            yield {}, []
             return
-        gpus = visible_gpus(self.gpus)
+        gpus = machine_wide(visible_gpus(self.gpus), nvml.gpus())[: self.gpus]
         _, _, index = case.device.partition(":")
         if int(index or 0) >= len(gpus):
             raise UnfitError(f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu")
-        with leased_gpu((gpus[int(index)],) if index else gpus) as gpu:
-            yield {"CUDA_VISIBLE_DEVICES": gpu}
+        wanted = (gpus[int(index)],) if index else gpus
+        slots, begin = _slots(task["kind"], settings, wanted[0]), time.monotonic()
+        name = task.get("variant") or task["kind"]
+        with leased_gpu(wanted, slots, lambda: on_tick(name, "waiting for a GPU", time.monotonic() - begin)) as lease:
+            alone = slots == SLOTS
+            with freed_afterwards(lease.name) if alone else contextlib.nullcontext():
+                yield {"CUDA_VISIBLE_DEVICES": lease.name}, [str(path) for path in lease.held]
 
     def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> _End:
         begin, limit = time.monotonic(), settings.memory_limit_bytes or int(_free_memory() * MEMORY_SHARE)
@@ -248,12 +257,21 @@ class InProcess:
             private_directories(folder, task.get("cache"))
             quiet_trace_log()
             name = task.get("variant") or task["kind"]
-            return from_plain(BuildRecord, work(task, folder, lambda phase: on_tick(name, phase, 0.0)))
+            with self._device(str(task["case"]["device"]), lambda: on_tick(name, "waiting for a GPU", 0.0)):
+                return from_plain(BuildRecord, work(task, folder, lambda phase: on_tick(name, phase, 0.0)))
         finally:
             os.environ.clear()
             os.environ.update(before)
             tempfile.tempdir = None
             remove_directories(folder)
+
+    @contextmanager
+    def _device(self, device: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Leases the one GPU that the task is going to use: this process sees all of them, under their own numbers."""
+        index = int(device.partition(":")[2] or 0)
+        gpus = machine_wide(visible_gpus(self.gpus), nvml.gpus())[: self.gpus]
+        with leased_gpu(gpus[index : index + 1], SLOTS, on_wait) if device[:4] == "cuda" else contextlib.nullcontext():
+            yield
 
     def close(self) -> None:
         """Nothing was started."""
@@ -322,6 +340,13 @@ def _phase(folder: Path) -> str:
     with contextlib.suppress(OSError):
         return (folder / PHASE).read_text(errors="replace")
     return ""
+
+
+def _slots(kind: str, settings: Settings, gpu: str) -> int:
+    """How much of a GPU a task needs: a part where a budget was declared, all of it where something is timed."""
+    if kind == "probe":
+        return 1
+    return SLOTS if kind == "cost" else slots_for(settings.gpu_memory_bytes, nvml.memory_total(gpu))
 
 
 def _free_memory() -> int:

@@ -214,6 +214,7 @@ TREND = Trend(
     marks=(Mark(index=1, text="+17 %", change=0.17, worse=True),),
 )
 REPORT = Report(
+    exit_code=10,
     run=RUN,
     selection=SELECTION,
     tier="full",
@@ -229,6 +230,7 @@ SETTINGS = Settings(
     isolation="none",
     timeout_seconds=1.5,
     memory_limit_bytes=2**30,
+    gpu_memory_bytes=2**29,
     threads=3,
     seed=11,
     baselines="/b",

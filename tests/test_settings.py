@@ -47,6 +47,7 @@ device = "cuda:1"
 isolation = "none"
 timeout = 12.5
 memory-limit = 64
+gpu-memory = 32
 threads = 3
 seed = 9
 costs = "work"
@@ -72,6 +73,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         isolation="none",
         timeout_seconds=12.5,
         memory_limit_bytes=64 * 2**20,
+        gpu_memory_bytes=32 * 2**20,
         threads=3,
         seed=9,
         costs="work",
@@ -132,6 +134,7 @@ def test_defaults(tmp_path: Path) -> None:
         ("isolation", "none", "isolation", "process", "isolation", "process"),
         ("timeout", 5.0, "timeout", 7.0, "timeout_seconds", 7.0),
         ("memory-limit", 64, "memory_limit", 32, "memory_limit_bytes", 32 * 2**20),
+        ("gpu-memory", 64, "gpu_memory", 32, "gpu_memory_bytes", 32 * 2**20),
         ("seed", 9, "seed", 0, "seed", 0),  # zero was given, and is not the same as nothing
         ("report", "a", "report", "b", "report", "b"),
     ],
@@ -169,6 +172,7 @@ def test_bad_device_is_refused(tmp_path: Path, device: str) -> None:
         ({"timeout": -1.0}, "expected a positive timeout and at least one thread"),
         ({"timeout": float("nan")}, "expected a positive timeout"),  # a deadline that never comes
         ({"memory_limit": -1}, "expected"),  # every build would be killed at once
+        ({"gpu_memory": -1}, "expected a memory limit"),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

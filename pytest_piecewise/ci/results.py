@@ -84,14 +84,12 @@ def _read(path: Path, name: str) -> Owed:
 def _problem(report: Report) -> str:
     if not report.complete:
         return f"unfinished: the session ended early, after {len(report.results)} case(s)"
-    statuses = [result.status for result in report.results]
+    statuses, chosen = [result.status for result in report.results], report.selection
+    if not statuses:
+        allowed = chosen.empty_allowed and chosen.collected and not chosen.chosen and not report.exit_code
+        return "" if allowed else "empty: no case was checked"
     if report.exit_code not in (0, *SOFT) and not any(map(_fails, report.results)):
         return f"the session ended with exit code {report.exit_code}, though no case failed: see its log"
-    chosen = report.selection
-    if not statuses and chosen.empty_allowed and chosen.collected and not chosen.chosen:
-        return ""
-    if not statuses:
-        return "empty: no case was checked"
     if all(status is Status.SKIP for status in statuses):
         return f"nothing was checked: all {len(statuses)} case(s) were skipped"
     return ""

@@ -61,6 +61,14 @@ def pinned_numerics(threads: int, device: torch.device) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
+def limit_gpu_memory(device: str, budget: int) -> None:
+    """Lets this process allocate no more than `budget` bytes of its GPU, if it was given some: beyond that the build that
+    asks runs out of memory, and none of those that share the GPU with it."""
+    if budget and device.startswith("cuda"):
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total))
+
+
 def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: int, *arguments: Any) -> nn.Module:
     """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode.
 
