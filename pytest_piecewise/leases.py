@@ -13,7 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,11 @@ def machine_wide(names: Sequence[str], known: Sequence[nvml.Gpu]) -> tuple[str, 
     return tuple(found)
 
 
+def share_of(kind: str, budget: int) -> int:
+    """Bytes of a GPU that a task gets: its budget; as little as there is if it builds nothing; all (0) if it is timed."""
+    return {"probe": 1, "cost": 0}.get(kind, budget)
+
+
 def slots_for(budget: int, total: int) -> int:
     """How many parts of a GPU with `total` bytes a build needs that is given `budget` bytes; all where either is 0."""
     return min(SLOTS, max(1, math.ceil(budget * SLOTS / total))) if budget and total else SLOTS
@@ -78,6 +83,23 @@ def lease_folder() -> Path:
     except OSError as error:
         raise UnfitError(f"expected a directory for GPU leases, found {error}; name one in {FOLDER}") from error
     return folder
+
+
+@contextmanager
+def gpu_for(device: str, count: int, budget: int, on_wait: Callable[[], None]) -> Iterator[Lease | None]:
+    """A lease for a task on `device` (cpu, cuda or cuda:INDEX) of a machine on which torch sees `count` GPUs; None for a
+    task that uses none. `budget` are the bytes that it gets, 0 for all. Afterwards its memory is waited for."""
+    if not device.startswith("cuda"):
+        yield None
+        return
+    gpus = machine_wide(visible_gpus(count), nvml.gpus())[:count]
+    index = device.partition(":")[2]
+    if int(index or 0) >= len(gpus):
+        raise UnfitError(f"expected a GPU for device {device}, found {len(gpus)}; use --piecewise-device=cpu")
+    wanted = (gpus[int(index)],) if index else gpus
+    slots = slots_for(budget, nvml.memory_total(wanted[0]))
+    with leased_gpu(wanted, slots, on_wait) as lease, freed_afterwards(lease.name) if slots == SLOTS else nullcontext():
+        yield lease
 
 
 @contextmanager

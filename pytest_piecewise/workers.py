@@ -14,14 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_piecewise import hooks, nvml
+from pytest_piecewise import hooks
 from pytest_piecewise.errors import PiecewiseError, UnfitError
-from pytest_piecewise.leases import SLOTS, freed_afterwards, leased_gpu, machine_wide, slots_for, visible_gpus
+from pytest_piecewise.leases import gpu_for, share_of
 from pytest_piecewise.records import (
     OUTPUT,
     PHASE,
@@ -108,7 +107,13 @@ class Children:
         if task["kind"] != "probe":
             self._warm_up("cpu" if case.device == "cpu" else "imports", on_tick)
         folder.mkdir(parents=True)
-        with self._device(case, task, settings, on_tick) as (environ, held):
+        name, begin = task.get("variant") or task["kind"], time.monotonic()
+        with gpu_for(
+            case.device, self.gpus, share_of(task["kind"], settings.gpu_memory_bytes),
+            lambda: on_tick(name, "waiting for a GPU", time.monotonic() - begin),
+        ) as lease:  # fmt: skip
+            environ = {"CUDA_VISIBLE_DEVICES": lease.name} if lease else {}
+            held = [str(path) for path in lease.held] if lease else []
             environ |= dict(hooks.find_engine(case.engine).environ(case))
             # A child sees its leased GPU only, as number 0.
             task = task | {"case": task["case"] | {"device": case.device.partition(":")[0]}}
@@ -138,26 +143,6 @@ class Children:
         if "error" in answer:
             raise UnfitError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
         self._warm.add(what)
-
-    @contextmanager
-    def _device(
-        self, case: Case, task: Mapping[str, Any], settings: Settings, on_tick: OnTick
-    ) -> Iterator[tuple[dict[str, str], list[str]]]:
-        """The environment of a child, and the files that it has to lock: a GPU is leased for it, if it is to use one."""
-        if not case.device.startswith("cuda"):
-            yield {}, []
-            return
-        gpus = machine_wide(visible_gpus(self.gpus), nvml.gpus())[: self.gpus]
-        _, _, index = case.device.partition(":")
-        if int(index or 0) >= len(gpus):
-            raise UnfitError(f"expected a GPU for device {case.device}, found {len(gpus)}; use --piecewise-device=cpu")
-        wanted = (gpus[int(index)],) if index else gpus
-        slots, begin = _slots(task["kind"], settings, wanted[0]), time.monotonic()
-        name = task.get("variant") or task["kind"]
-        with leased_gpu(wanted, slots, lambda: on_tick(name, "waiting for a GPU", time.monotonic() - begin)) as lease:
-            alone = slots == SLOTS
-            with freed_afterwards(lease.name) if alone else contextlib.nullcontext():
-                yield {"CUDA_VISIBLE_DEVICES": lease.name}, [str(path) for path in lease.held]
 
     def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> _End:
         begin, limit = time.monotonic(), settings.memory_limit_bytes or int(_free_memory() * MEMORY_SHARE)
@@ -257,21 +242,15 @@ class InProcess:
             private_directories(folder, task.get("cache"))
             quiet_trace_log()
             name = task.get("variant") or task["kind"]
-            with self._device(str(task["case"]["device"]), lambda: on_tick(name, "waiting for a GPU", 0.0)):
+            # This process sees all GPUs, under their own numbers; without one the task uses the first.
+            device = {"cuda": "cuda:0"}.get(task["case"]["device"], task["case"]["device"])
+            with gpu_for(device, self.gpus, 0, lambda: on_tick(name, "waiting for a GPU", 0.0)):
                 return from_plain(BuildRecord, work(task, folder, lambda phase: on_tick(name, phase, 0.0)))
         finally:
             os.environ.clear()
             os.environ.update(before)
             tempfile.tempdir = None
             remove_directories(folder)
-
-    @contextmanager
-    def _device(self, device: str, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Leases the one GPU that the task is going to use: this process sees all of them, under their own numbers."""
-        index = int(device.partition(":")[2] or 0)
-        gpus = machine_wide(visible_gpus(self.gpus), nvml.gpus())[: self.gpus]
-        with leased_gpu(gpus[index : index + 1], SLOTS, on_wait) if device[:4] == "cuda" else contextlib.nullcontext():
-            yield
 
     def close(self) -> None:
         """Nothing was started."""
@@ -340,13 +319,6 @@ def _phase(folder: Path) -> str:
     with contextlib.suppress(OSError):
         return (folder / PHASE).read_text(errors="replace")
     return ""
-
-
-def _slots(kind: str, settings: Settings, gpu: str) -> int:
-    """How much of a GPU a task needs: a part where a budget was declared, all of it where something is timed."""
-    if kind == "probe":
-        return 1
-    return SLOTS if kind == "cost" else slots_for(settings.gpu_memory_bytes, nvml.memory_total(gpu))
 
 
 def _free_memory() -> int:

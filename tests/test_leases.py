@@ -19,9 +19,11 @@ from pytest_piecewise import PiecewiseError, leases
 from pytest_piecewise.leases import (
     SLOTS,
     freed_afterwards,
+    gpu_for,
     lease_folder,
     leased_gpu,
     machine_wide,
+    share_of,
     slots_for,
     visible_gpus,
 )
@@ -167,7 +169,7 @@ def test_who_needs_a_whole_gpu_gets_one_from_those_who_share_without_end(
         thread.start()
         time.sleep(0.02)
     try:
-        assert attempt(("0",), tmp_path, 1.5) == expected
+        assert attempt(("0",), tmp_path, 30 if expected else 1.5) == expected
     finally:
         ended.set()
     for thread in sharing:
@@ -257,6 +259,44 @@ def test_sessions_that_name_a_gpu_differently_mean_the_same(
 )
 def test_budget_is_rounded_up_to_eighths(budget: int, total: int, slots: int) -> None:
     assert slots_for(budget, total) == slots
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two GPUs of 80 bytes, of which the caller may use the second and then the first."""
+    monkeypatch.setenv(leases.FOLDER, str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    monkeypatch.setattr("pytest_piecewise.nvml.gpus", lambda: ALIKE)
+    monkeypatch.setattr("pytest_piecewise.nvml.memory_total", lambda name: 80)
+    monkeypatch.setattr("pytest_piecewise.nvml.memory_used", lambda name: None)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("device", "kind", "budget", "name", "slots"),
+    [
+        ("cuda", "build", 0, "GPU-aa22", 8),
+        ("cuda:1", "build", 0, "GPU-aa11", 8),
+        ("cuda", "build", 30, "GPU-aa22", 3),
+        ("cuda", "reference", 30, "GPU-aa22", 3),
+        ("cuda", "cost", 30, "GPU-aa22", 8),
+        ("cuda", "probe", 0, "GPU-aa22", 1),
+    ],
+)
+def test_task_gets_what_its_kind_needs(device: str, kind: str, budget: int, name: str, slots: int) -> None:
+    with gpu_for(device, 2, share_of(kind, budget), lambda: None) as lease:
+        assert lease is not None
+        assert (lease.name, len(lease.held)) == (name, slots)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_task_without_a_gpu_leases_none_and_one_that_is_not_there_is_refused() -> None:
+    with gpu_for("cpu", 2, 0, lambda: None) as lease:
+        assert lease is None
+    for device, count in (("cuda:2", 2), ("cuda:1", 1), ("cuda", 0)):
+        refused = pytest.raises(PiecewiseError, match=f"for device {device}, found {count}")
+        with refused, gpu_for(device, count, 0, lambda: None):
+            pass
 
 
 def test_memory_of_a_dead_child_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
