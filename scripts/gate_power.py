@@ -1,4 +1,4 @@
-"""How often the gate of ratios fails what got slower, and what did not. On a CPU.
+"""How often the gate of ratios fails what got slower, and what did not. On a CPU, or with `--device cuda`.
 
     python scripts/gate_power.py collect FILE [--pairs 30] [--load] [--slow burn|sleep --seconds S]
     python scripts/gate_power.py table FILE...
@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def collect(arguments: argparse.Namespace) -> None:
     """Real pairs, one JSON line each, so that an interrupted collection is none in vain."""
     os.environ |= slowed(arguments)
     children = Children()
-    bench = Bench(CASE, Settings(), children, lambda *_: None)
+    bench = Bench(replace(CASE, device=arguments.device), Settings(), children, lambda *_: None)
     with load(arguments.load), arguments.file.open("a") as out:
         for number in range(arguments.pairs + 1):
             order = (FULL, PIECEWISE) if number % 2 == 0 else (PIECEWISE, FULL)
@@ -151,6 +152,7 @@ def sessions(arguments: argparse.Namespace) -> None:
             "--piecewise-dtype=float32",
             "--piecewise-costs=ratios",
             f"--piecewise-baselines={place}",
+            f"--piecewise-device={arguments.device}",
         ]
         environ = {key: value for key, value in os.environ.items() if key != "CI"} | {"PYTHONPATH": str(ROOT)}
         subprocess.run([*command, "--piecewise-update=new"], check=True, cwd=ROOT, env=environ, capture_output=True)
@@ -176,6 +178,7 @@ def main() -> None:
         action.add_argument("--load", action="store_true")
         action.add_argument("--slow", choices=("burn", "sleep"))
         action.add_argument("--seconds", type=float, default=0.0)
+        action.add_argument("--device", default="cpu")
         if name == "collect":
             action.add_argument("file", type=Path)
             action.add_argument("--pairs", type=int, default=30)

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_piecewise.baselines.files import load
+from pytest_piecewise.costs import UNMEASURED
+from pytest_piecewise.gate import Gate
+from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Settings
 from tests.running import run_pytest
 from tests.stand_in import KERNELS
 from tests.test_plugin import FAST, STAND_IN, case, project
@@ -90,6 +93,30 @@ def test_life_of_a_baseline(tmp_path: Path, workers: str) -> None:
     assert life.update(4, "--piecewise-update=new,fix,trim", "--piecewise-reason=none") == 0, life.output
     assert "baselines: 0 written, 2 unchanged, of 2 case(s)" in life.output
     assert life.files == before
+
+
+@pytest.mark.parametrize(
+    ("costs", "reason"),
+    [
+        (Costs(level="work", absent={"ratios": "the machine was not free"}), "the machine was not free"),
+        (Costs(level="ratios", notes=(f"cold full {UNMEASURED}: it broke",)), f"cold full {UNMEASURED}: it broke"),
+        (Costs(level="ratios", notes=("warm full: cache miss x",)), ""),
+    ],
+)
+def test_what_could_not_be_measured_is_said_so(tmp_path: Path, costs: Costs, reason: str) -> None:
+    result = CaseResult(
+        case=Case(model="m:TINY", name="tiny"),
+        seed=0,
+        platform="cpu",
+        revision="r",
+        graph_kind="",
+        findings=(),
+        builds=(BuildRecord(variant="full", outcome="ok"),),
+        costs=costs,
+    )
+    gate = Gate(Settings(costs="ratios", baselines=str(tmp_path)), tmp_path, ())
+    said = [item.summary for item in gate.findings(result) if item.check == "cost"]
+    assert said == ([f"not measured: {reason}"] if reason else [])
 
 
 def test_ci_proposes_and_judges_as_if_it_did_not(tmp_path: Path) -> None:

@@ -16,6 +16,6 @@ def kernels_of(module: ModuleType) -> list[str]:
     text = path.read_text() if path.is_file() else ""
     found: list[str] = []
     for name in re.findall(r"^(\w+) = async_compile\.\w+\(", text, re.MULTILINE):
-        calls = len(re.findall(rf"\b{re.escape(name)}(?:\.run)?\(", text))
+        calls = len(re.findall(rf"(?<!def )\b{re.escape(name)}(?:\.run)?\(", text))
         found += [re.sub(r"_\d+$", "", name)] * calls
     return found + [f"extern_{name}" for name in re.findall(r"\bextern_kernels\.(\w+)\(", text)]

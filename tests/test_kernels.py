@@ -1,0 +1,48 @@
+"""Kernels are read from generated code: one name per call, without numbers, as CPU and GPU code have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from pytest_piecewise.engines.kernels import kernels_of
+
+CPU = """
+cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['float*'], '''
+extern "C" void kernel(float* out) {}
+''')
+cpp_fused_sin_1 = async_compile.cpp_pybinding(['float*'], ''' ''')
+def call(args):
+    cpp_fused_add_mul_0(buf0)
+    extern_kernels.mm(arg0, arg1, out=buf1)
+    cpp_fused_sin_1(buf1)
+    cpp_fused_add_mul_0(buf2)
+"""
+GPU = """
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    pass
+''', device_str='cuda')
+def call(args):
+    triton_poi_fused_add_0.run(arg0, buf0, 16, stream=stream0)
+    triton_poi_fused_add_0.run(buf0, buf1, 16, stream=stream0)
+    extern_kernels.addmm(arg1, buf1, arg2, alpha=1, beta=1, out=buf2)
+"""
+
+
+def found(tmp_path: Path, text: str) -> list[str]:
+    module = ModuleType("generated")
+    path = tmp_path / "generated.py"
+    path.write_text(text)
+    module.__file__ = str(path)
+    return sorted(kernels_of(module))
+
+
+def test_every_call_counts(tmp_path: Path) -> None:
+    assert found(tmp_path, CPU) == ["cpp_fused_add_mul", "cpp_fused_add_mul", "cpp_fused_sin", "extern_mm"]
+    assert found(tmp_path, GPU) == ["extern_addmm", "triton_poi_fused_add", "triton_poi_fused_add"]
+
+
+def test_module_without_a_file_has_none() -> None:
+    assert kernels_of(ModuleType("nothing")) == []
