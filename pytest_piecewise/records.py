@@ -97,7 +97,7 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """A measured number. `kind` is one of count, work and calls (Python calls: all of them, and those of a part), seconds,
-    cpu_seconds, bytes, ratio, and capacity (the machine's, not gated)."""
+    cpu_seconds, instructions, bytes, ratio, and capacity (the machine's, not gated)."""
 
     name: str
     kind: str

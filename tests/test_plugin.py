@@ -58,7 +58,7 @@ def read_report(directory: Path) -> dict[str, Any]:
     return report
 
 
-MEASURED = ("seconds", "cpu_seconds", "bytes")
+MEASURED = ("seconds", "cpu_seconds", "instructions", "bytes")
 
 
 def without_measurements(value: Any) -> Any:

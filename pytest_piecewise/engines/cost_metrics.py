@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pytest_piecewise.engines import Build
+from pytest_piecewise.engines.instructions import ABSENT as NO_COUNTER
 from pytest_piecewise.engines.phases import ABSENT
 from pytest_piecewise.measure import PHASES, Meter, directory_bytes, peak_memory_bytes
 from pytest_piecewise.records import Metric
@@ -17,7 +18,9 @@ COUNTED = (
 """The counts that are metrics, of every variant that compiles."""
 
 
-def cost_metrics(build: Build, meter: Meter) -> tuple[tuple[Metric, ...], dict[str, str]]:
+def cost_metrics(
+    build: Build, meter: Meter, instructions: int | None = None
+) -> tuple[tuple[Metric, ...], dict[str, str]]:
     """The metrics of a build that has only been prepared, and the reasons of those that could not be had."""
     counts, absent = build.counts, {}
     found = [Metric(name=name, kind="count", value=getattr(counts, name)) for name in COUNTED]
@@ -36,7 +39,11 @@ def cost_metrics(build: Build, meter: Meter) -> tuple[tuple[Metric, ...], dict[s
         else:
             found += seconds_of(meter, phase, phase)
     parts = [item for name in PHASES for item in seconds_of(meter, f"compile: {name}", f"compile_{name}")]
-    if not parts and build.variant != "eager":
+    if instructions is not None and build.variant != "eager":
+        parts.append(Metric(name="prepare_instructions", kind="instructions", value=instructions))
+    elif build.variant != "eager":
+        absent["prepare_instructions"] = NO_COUNTER
+    if not any(part.kind == "seconds" for part in parts) and build.variant != "eager":
         absent["compile_trace"] = ABSENT
     return (*found, *parts), absent
 

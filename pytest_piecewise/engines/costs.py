@@ -16,6 +16,7 @@ import torch
 from pytest_piecewise import hooks
 from pytest_piecewise.engines.cache_keys import KeyLog, changed_parts
 from pytest_piecewise.engines.cost_metrics import cost_metrics
+from pytest_piecewise.engines.instructions import InstructionCount
 from pytest_piecewise.engines.phases import compile_phases
 from pytest_piecewise.engines.prepare import pinned_numerics
 from pytest_piecewise.engines.tasks import make_request
@@ -38,9 +39,9 @@ def run_cost(case: Case, settings: Settings, on_phase: Callable[[str], None], ta
     with pinned_numerics(settings.threads, torch.device(case.device)), KeyLog() as keys:
         build = hooks.find_engine(case.engine).build(make_request(model, case, variant, settings, meter))
         try:
-            with compile_phases(meter):
+            with compile_phases(meter), InstructionCount() as instructions:
                 build.prepare()
-            found, absent = cost_metrics(build, meter)
+            found, absent = cost_metrics(build, meter, instructions.count)
             if isinstance(meter, WorkMeter):
                 metrics = [item for item in found if item.kind in ("count", "bytes")] + _work(meter)
             else:

@@ -14,6 +14,7 @@ from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.artefacts import run_step
 from pytest_piecewise.engines.cost_metrics import build_kernels, cost_metrics
 from pytest_piecewise.engines.identity import environment
+from pytest_piecewise.engines.instructions import InstructionCount
 from pytest_piecewise.engines.lifted import reference_outputs
 from pytest_piecewise.engines.perform import Performance, disturb, perform
 from pytest_piecewise.engines.phases import compile_phases
@@ -44,10 +45,10 @@ def run_variant(
         engine, steps = hooks.find_engine(case.engine), protocol.calls(model, settings.seed)
         build = engine.build(request)
         try:
-            with compile_phases(meter):
+            with compile_phases(meter), InstructionCount() as instructions:
                 build.prepare()
             # Whatever is compiled later, by the protocol or by a second build, is none of this build's cost.
-            metrics, missing = cost_metrics(build, meter)
+            metrics, missing = cost_metrics(build, meter, instructions.count)
             done = perform(build, request, steps)
             counts = build.counts
             if build.graph_kind:
