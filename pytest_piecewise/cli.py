@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -22,7 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(chosen.add_parser(name, help=text.partition(". ")[0].rstrip("."), description=text))
     parsed = parser.parse_args(arguments)
     try:
-        return known[parsed.command].run(parsed)
+        code = known[parsed.command].run(parsed)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, `head` for example, has seen enough; nothing is left to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except PiecewiseError as error:
         sys.stderr.write(f"pytest-piecewise {parsed.command}: {error}\n")
         return 2

@@ -153,3 +153,9 @@ def test_command_line_imports_neither_torch_nor_pytest() -> None:
         "sys.exit(bool({'torch', 'pytest'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m pytest_piecewise.cli schema"
+    done = subprocess.run(["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("141", "")
