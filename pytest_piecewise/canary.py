@@ -17,13 +17,15 @@ from pathlib import Path
 from pytest_piecewise.faults import Fault, chosen_faults
 from pytest_piecewise.faults.catalogue import COMPILED
 from pytest_piecewise.models import find_model
-from pytest_piecewise.records import BuildRecord, Case, CaseResult, Counts, Finding, Settings, Status, Trial
+from pytest_piecewise.records import BuildRecord, Case, CaseResult, Counts, Finding, Settings, Status, Trial, to_plain
 from pytest_piecewise.runner import cache_tasks, do_tasks, result_of, tasks_of
 from pytest_piecewise.workers import OnTick, Worker
 
 OUTCOMES = ("caught", "missed", "not planted", "not applicable")
 CONTROL = "(none)"
 """The trial in which nothing is planted."""
+WORK_MARGIN = 0.01
+"""The share by which Python calls during a compilation may differ between two builds, as for stored baselines."""
 POOL_SLACK = 1.1
 """A graph pool this many times the clean one is caught by the baseline check, as are counts that differ at all."""
 
@@ -90,7 +92,7 @@ class _Canary:
         """One without a fault, then one for each."""
         model = find_model(self.case.model, self.case.file)
         known = {variant or kind for kind, variant in tasks_of(self.case)}
-        known |= {kind for kind, _ in cache_tasks(self.case)}
+        known |= {kind for kind, _ in cache_tasks(self.case)} | ({"cost"} if "piecewise" in known else set())
         counts = next((build.counts for build in self.clean.builds if build.variant == "piecewise"), Counts())
         control = self._try(CONTROL, "", COMPILED, cached=True)
         yield dataclasses.replace(control, outcome="false alarm" if control.checks else "nothing found")
@@ -109,7 +111,10 @@ class _Canary:
         begin, folder = time.monotonic(), self.folder / (planted or "control")
         folder.mkdir()
         try:
-            records, findings = self._build(folder, planted, touched, cached=cached)
+            if touched == ("cost",):
+                records, findings = self._measure(folder, planted)
+            else:
+                records, findings = self._build(folder, planted, touched, cached=cached)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         findings += self._against_clean(records)
@@ -153,6 +158,27 @@ class _Canary:
             more, said = do_tasks(self.case, settings, self.worker, on_tick, folder, [comparison])
             records, findings = [*records, *more], [*findings, *said]
         return records, findings
+
+    def _measure(self, folder: Path, planted: str) -> tuple[list[BuildRecord], list[Finding]]:
+        """The work of two compilations, one clean and one not: Python calls, which hardly vary between builds."""
+        records = []
+        for number, fault in enumerate(("", planted)):
+            task = {
+                "kind": "cost",
+                "variant": "piecewise",
+                "case": to_plain(self.case),
+                "state": "cold",
+                "counted": True,
+            }
+            task |= {"settings": to_plain(dataclasses.replace(self.settings, fault=fault))}
+            task |= {"caches": str(folder / f"caches-{number}")}
+            records.append(self.worker.do(task, folder / f"cost-{number}", self.settings, self.on_tick))
+        found = [item for record in records for item in record.findings]
+        clean, now = (next((m.value for m in record.metrics if m.name == "work"), 0.0) for record in records)
+        summary = f"work: {now:.0f} Python calls to compile, {clean:.0f} clean"
+        if clean and abs(now / clean - 1) > WORK_MARGIN:
+            found.append(Finding(check="cost", status=Status.FAIL, variant="piecewise", summary=summary))
+        return records, found
 
     def _cache_tasks(self, folder: Path) -> list[tuple[str, str]]:
         """The builds of the check `cache` that a fault may change; what the others leave is taken from the clean case."""

@@ -263,7 +263,7 @@ def _full_against_piecewise(evidence: Evidence) -> list[Comparison]:
             "bits_full", "piecewise", "full", call, variants["piecewise"][call.index], variants["full"][call.index]
         )
         for call in evidence.judged
-        if call.index < end and call.size == (call.padded_size or call.size)
+        if call.index < end and call.size == (call.padded_size or call.size) and not call.strided
     ]
 
 

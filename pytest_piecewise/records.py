@@ -171,7 +171,7 @@ class Call:
 
     `size` is the number of real rows; `padded_size` the captured size that a piecewise build runs it at (0: without
     graphs). `padding` is what lies in the rows between them. `weights` is 0 before and 1 after the weight update,
-    and 2 after that of index tables and masks.
+    and 2 after that of index tables and masks. `strided`: the arguments are no contiguous tensors.
     """
 
     index: int
@@ -182,6 +182,7 @@ class Call:
     padding: str = "zero"
     weights: int = 0
     judged: bool = True
+    strided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,7 +245,9 @@ SETTINGS = Settings(
     localize="piece",
     repro="/r",
 )
-CALL = Call(index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False)
+CALL = Call(
+    index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False, strided=True
+)
 SAMPLES = (
     FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
     RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT, COSTS, COSTS.samples[0], COSTS.ratios[0],

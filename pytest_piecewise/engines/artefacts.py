@@ -20,7 +20,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Build, Request
-from pytest_piecewise.engines.builds import inductor_patches
+from pytest_piecewise.engines.tracing import inductor_patches
 from pytest_piecewise.findings import allowed, describe_comparison
 from pytest_piecewise.protocol import calls
 from pytest_piecewise.records import CACHE_STEPS, BuildRecord, Finding, Status

@@ -8,13 +8,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
-from torch import nn
-from torch._dynamo import exc as dynamo_errors
-from torch.fx.experimental import _config as symbolic_config
 
 from pytest_piecewise.capture import GraphPool
-from pytest_piecewise.engines import Request, describe
+from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.layout import Layout
 from pytest_piecewise.engines.pieces import Evidence, FullBackend, PiecewiseBackend, Stage
 from pytest_piecewise.engines.prepare import (
@@ -24,14 +20,14 @@ from pytest_piecewise.engines.prepare import (
     make_module,
     sized_inputs,
     state_tensors,
+    strided,
     weight_storages,
 )
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
+from pytest_piecewise.engines.tracing import compile_dynamic, compiling, compiling_within, mark_sizes
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
-from pytest_piecewise.errors import BuildError
 from pytest_piecewise.models import Model
 from pytest_piecewise.records import Call, Counts, Part
-from pytest_piecewise.structure import NOTHING_TRACED
 
 
 class EagerBuild:
@@ -40,6 +36,7 @@ class EagerBuild:
     variant = "eager"
     graph_kind = ""
     pool_bytes = 0
+    takes_strided = True
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -54,6 +51,7 @@ class EagerBuild:
         """The module's outputs at the call's real size; padding is a matter of the variants with graphs."""
         request = self._request
         inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        inputs = strided(inputs) if call.strided else inputs
         with call_context(request.model, call):
             outputs = owned(flatten(self.module(*inputs)))
         note_mutations(self._evidence, request, call, inputs)
@@ -82,6 +80,7 @@ class FullBuild:
     variant = "full"
     graph_kind = ""
     pool_bytes = 0
+    takes_strided = True
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -120,7 +119,8 @@ class FullBuild:
 
     def _arguments(self, call: Call) -> tuple[Any, ...]:
         request = self._request
-        return make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        return strided(inputs) if call.strided else inputs
 
     def _called(self, call: Call, arguments: Sequence[Any]) -> Any:
         with compiling(self._request.model), call_context(self._request.model, call):
@@ -162,6 +162,7 @@ class PiecewiseBuild:
     """Split at the splitting ops; every distinct piece compiled once; every piece captured for every size."""
 
     variant = "piecewise"
+    takes_strided = True
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -270,21 +271,6 @@ class PiecewiseBuild:
         del self._compiled
 
 
-def compile_dynamic(module: nn.Module, backend: Any, model: Model, evidence: Evidence) -> Any:
-    """`torch.compile` of one graph for every size.
-
-    Some traces leave a guard `size != 1` behind although size 1 was declared to be like others (a `reshape` that is a
-    view for some strides). It is dropped, as vLLM drops all guards on shapes, and the results at size 1 are compared
-    like all others. Any other guard on shapes is kept: a call that violates it is then seen to compile again.
-    """
-
-    def keep(guards: Sequence[Any]) -> list[bool]:
-        may_drop = model.dynamic_shapes == "backed_size_oblivious" and not evidence.shape_guards
-        return [not (may_drop and guard.guard_type == "SHAPE_ENV") for guard in guards]
-
-    return torch.compile(module, fullgraph=True, backend=backend, options={"guard_filter_fn": keep})
-
-
 def note_mutations(evidence: Evidence, request: Request, call: Call, inputs: Sequence[Any]) -> None:
     """Notes which arguments are no longer what they were before the call."""
     fresh = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
@@ -316,59 +302,6 @@ def _observed_calls(model: Model) -> Sequence[Call]:
     """With a single captured size, one more: which dimension of an output carries the size takes two to tell."""
     (size, *more) = model.capture_sizes
     return [] if more or size == 1 else [dataclasses.replace(dummy_call(size - 1), padded_size=0)]
-
-
-def mark_sizes(model: Model, inputs: Sequence[Any], sized: dict[int, int]) -> None:
-    """Tells Dynamo which dimensions are symbolic."""
-    from torch._dynamo.decorators import mark_unbacked  # noqa: PLC0415 - in torch._dynamo itself only since 2.12
-
-    mark = mark_unbacked if model.dynamic_shapes == "unbacked" else torch._dynamo.mark_dynamic
-    for index, dimension in sized.items():
-        mark(inputs[index], dimension)
-
-
-@contextmanager
-def compiling(model: Model) -> Iterator[None]:
-    """The configuration under which the model is traced and compiled."""
-    oblivious = model.dynamic_shapes == "backed_size_oblivious"
-    with (
-        refusals(),
-        inductor_config.patch(inductor_patches(model)),
-        symbolic_config.patch(backed_size_oblivious=oblivious),  # type: ignore[attr-defined]  # put there at run time
-    ):
-        yield
-
-
-@contextmanager
-def compiling_within(model: Model, call: Call) -> Iterator[None]:
-    """The metadata of a call, and the configuration in which the model is compiled."""
-    with compiling(model), call_context(model, call):
-        yield
-
-
-def inductor_patches(model: Model) -> dict[str, Any]:
-    """The model's own Inductor configuration."""
-    return dict(model.inductor_config() if callable(model.inductor_config) else model.inductor_config)
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Within it, what Dynamo refuses to trace becomes a finding."""
-    try:
-        yield
-    except dynamo_errors.FailOnRecompileLimitHit as error:
-        raise BuildError("recompiles", f"Dynamo hit its recompile limit: {describe(error)}") from error
-    except (dynamo_errors.Unsupported, dynamo_errors.UserError) as error:
-        raise BuildError(
-            "graph_breaks",
-            f"Dynamo cannot trace the model as one graph: {describe(error)}",
-            detail=str(error),
-            action="remove the graph break, or register what breaks it as a custom op",
-        ) from error
-    except RuntimeError as error:
-        if "no compiled frames" not in str(error):  # older torch runs eagerly without a word: the counts then say so
-            raise
-        raise BuildError("graphs", f"Dynamo traced nothing: {describe(error)}", action=NOTHING_TRACED) from error
 
 
 @contextmanager

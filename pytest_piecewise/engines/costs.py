@@ -70,7 +70,7 @@ def _refuse_other_state(task: dict[str, Any]) -> None:
     size = sum(directory_bytes(place) for place in places)
     if (task["state"] == "cold") == bool(size):
         raise PiecewiseError(
-            f"expected {'an empty' if task['cache'] == 'cold' else 'a filled'} cache directory for a {task['cache']} build, "
+            f"expected {'an empty' if task['state'] == 'cold' else 'a filled'} cache directory for a {task['state']} build, "
             f"found {size} bytes in {', '.join(map(str, places))}"
         )
 

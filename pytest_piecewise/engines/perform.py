@@ -11,10 +11,12 @@ import torch
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.prepare import (
+    call_context,
     checksum,
     frozen_tensors,
     make_inputs,
     state_tensors,
+    strided,
     update_weights,
 )
 from pytest_piecewise.measure import Meter
@@ -42,6 +44,38 @@ def perform(build: Build, request: Request, steps: Sequence[Call]) -> Performanc
     for call in steps:
         stage.advance(call)
     return stage.finish()
+
+
+def perform_strided(build: Build, request: Request, steps: Sequence[Call]) -> dict[int, Outputs]:
+    """The outputs of calls whose arguments are not contiguous, where the eager module takes such arguments.
+
+    They come last, since a compiled variant may rightly be compiled again for them.
+    """
+    found: dict[int, Outputs] = {}
+    state = state_tensors(request.model, build.module)
+    for call in steps:
+        if not getattr(build, "takes_strided", False) or not _takes_strided(build, request, call):
+            continue
+        with request.meter.phase(f"protocol: {call.phase}"):
+            outputs = build.run(call)
+        found[call.index] = {name: tensor.cpu() for name, tensor in outputs.items()}
+        found[call.index] |= {f"state:{name}": tensor.cpu().clone() for name, tensor in state.items()}
+    return found
+
+
+def _takes_strided(build: Build, request: Request, call: Call) -> bool:
+    inputs = strided(make_inputs(request.model, call.size, call.seed, request.dtype, request.device))
+    state = state_tensors(request.model, build.module)
+    before = _copies(state)
+    try:
+        with call_context(request.model, call):
+            build.module(*inputs)
+    except RuntimeError:
+        return False
+    finally:
+        for name, tensor in before.items():
+            state[name].copy_(tensor)
+    return True
 
 
 def disturb(build: Build, request: Request, make_second: Callable[[Request], Build], call: Call) -> Comparison:

@@ -97,6 +97,14 @@ def _place(argument: Any, dtype: torch.dtype, device: torch.device) -> Any:
     return argument.to(device=device, dtype=dtype if argument.is_floating_point() else argument.dtype)
 
 
+def strided(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same values in tensors that are not contiguous: every other column, or row of a vector, of larger ones."""
+    return tuple(
+        value.repeat_interleave(2, -1)[..., ::2] if isinstance(value, torch.Tensor) and value.dim() else value
+        for value in arguments
+    )
+
+
 def sized_inputs(model: Model, arguments: tuple[Any, ...], size: int) -> dict[int, int]:
     """`{argument index: dimension}` of the arguments that carry the size, declared or found."""
     if model.dynamic is not None:

@@ -16,7 +16,7 @@ from pytest_piecewise.engines.cost_metrics import build_kernels, cost_metrics
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.instructions import InstructionCount
 from pytest_piecewise.engines.lifted import reference_outputs
-from pytest_piecewise.engines.perform import Performance, disturb, perform
+from pytest_piecewise.engines.perform import Performance, disturb, perform, perform_strided
 from pytest_piecewise.engines.phases import compile_phases
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
@@ -30,7 +30,7 @@ from pytest_piecewise.findings import allowed, bits_findings, finding
 from pytest_piecewise.judge import Evidence, compare_case
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Settings, Status
+from pytest_piecewise.records import TIERS, BuildRecord, Call, Case, Counts, Finding, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -42,15 +42,16 @@ def run_variant(
     model, meter = find_model(case.model, case.file), Meter(on_phase)
     with pinned_numerics(settings.threads, torch.device(case.device)):
         request = make_request(model, case, variant, settings, meter)
-        engine, steps = hooks.find_engine(case.engine), protocol.calls(model, settings.seed)
+        engine, steps = hooks.find_engine(case.engine), protocol_of(model, settings)
         build = engine.build(request)
         try:
             with compile_phases(meter), InstructionCount() as instructions:
                 build.prepare()
             # Whatever is compiled later, by the protocol or by a second build, is none of this build's cost.
             metrics, missing = cost_metrics(build, meter, instructions.count)
-            done = perform(build, request, steps)
+            done = perform(build, request, [call for call in steps if not call.strided])
             counts = build.counts
+            done.outputs |= perform_strided(build, request, [call for call in steps if call.strided])
             if build.graph_kind:
                 done.comparisons.append(disturb(build, request, engine.build, list(protocol.replayed(steps))[-1]))
             findings = _build_findings(build, request, done, counts)
@@ -72,6 +73,11 @@ def run_variant(
             )
         finally:
             build.close()
+
+
+def protocol_of(model: Model, settings: Settings) -> tuple[Call, ...]:
+    """The calls of a case in the tier of the session: more of them where there is more time."""
+    return protocol.calls(model, settings.seed, deep=settings.tier != TIERS[0])
 
 
 def make_request(model: Model, case: Case, variant: str, settings: Settings, meter: Meter) -> Request:
@@ -131,7 +137,7 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
         request = dataclasses.replace(make_request(model, case, "eager", settings, meter), device=device)
         engine = hooks.find_engine(case.engine)
         module = engine.reference(request) if hasattr(engine, "reference") else engine.build(request).module
-        steps = [c for c in protocol.calls(model, settings.seed) if c.judged or model.state]
+        steps = [c for c in protocol_of(model, settings) if c.judged or model.state]
         results, fallbacks = reference_outputs(request, module, steps)
     torch.save(results, folder / "reference.pt")
     notes = [f"the reference is only {model.reference}"] if model.reference != "float64" else []
@@ -168,7 +174,7 @@ def run_cache_step(
 def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Callable[[str], None]) -> BuildRecord:
     """Compares what the other children of the case left in `folder`."""
     model, meter = find_model(case.model, case.file), Meter(on_phase)
-    steps, dtype = protocol.calls(model, settings.seed), getattr(torch, case.dtype)
+    steps, dtype = protocol_of(model, settings), getattr(torch, case.dtype)
     with pinned_numerics(settings.threads, torch.device(case.device)), meter.phase("compare"):
         variants = {path.stem: torch.load(path) for path in sorted(folder.glob("*.pt")) if path.stem != "reference"}
         reference = {

@@ -23,16 +23,15 @@ from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.builds import (
     dummy_call,
-    inductor_patches,
     note_mutations,
     owned,
     preserved_state,
-    refusals,
 )
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.poison import sized_placeholders
 from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module, weight_storages
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
+from pytest_piecewise.engines.tracing import inductor_patches, refusals
 from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
 from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
 from pytest_piecewise.engines.watch import CompileWatch, counts_from

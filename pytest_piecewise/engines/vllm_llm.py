@@ -26,11 +26,11 @@ from pytest_piecewise import protocol
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Request, tasks, vllm_modes
-from pytest_piecewise.engines.builds import refusals
 from pytest_piecewise.engines.checkpoint import declared_llm, write_checkpoint
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.prepare import make_inputs, pinned_numerics
+from pytest_piecewise.engines.tracing import refusals
 from pytest_piecewise.engines.vllm_builds import observed, refuse_changes, refuse_platform
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures

@@ -9,8 +9,8 @@ from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
 from vllm.config.compilation import DynamicShapesConfig, DynamicShapesType
 
 from pytest_piecewise.engines import Request
-from pytest_piecewise.engines.builds import inductor_patches
 from pytest_piecewise.engines.checkpoint import declared_llm
+from pytest_piecewise.engines.tracing import inductor_patches
 from pytest_piecewise.engines.vllm_builds import as_pass
 from pytest_piecewise.errors import ModelError
 from pytest_piecewise.records import Counts, Finding, Status

@@ -23,9 +23,9 @@ def extra_distinct_piece(plant: Plant) -> None:
         return f"{key} of layer {len(seen)}" if repeated else key
 
 
-@fault("COST", "vllm#26511", "cost", variants=COMPILED, cached=False)
+@fault("COST", "vllm#26511", "cost", variants=("cost",))
 def compile_slower(plant: Plant) -> None:
-    """Compiling takes 30 % longer, with the same code in the end."""
+    """Compiling takes 30 % longer, by Python that has no effect on the code in the end."""
 
     @plant.wrap("engines.pieces.compile_counted")
     def compile_counted(original: Any, evidence: Any, compile_: Any) -> Any:
@@ -33,8 +33,7 @@ def compile_slower(plant: Plant) -> None:
         compiled = original(evidence, compile_)
         spent = time.process_time() - begin
         while time.process_time() < begin + 1.3 * spent:
-            sum(range(1000))
-        plant.note()
+            plant.note()
         return compiled
 
 

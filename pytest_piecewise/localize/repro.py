@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from pytest_piecewise import hooks
-from pytest_piecewise.engines.builds import inductor_patches
 from pytest_piecewise.engines.layout import Section, home_of_op
 from pytest_piecewise.engines.prepare import PINNED_INDUCTOR, UNIT_ROUNDOFF
+from pytest_piecewise.engines.tracing import inductor_patches
 from pytest_piecewise.localize import script
 from pytest_piecewise.localize.code import Code, NotExpressible, code_of, kept_inputs
 from pytest_piecewise.localize.inputs import STORED, Input, randomised, stored
