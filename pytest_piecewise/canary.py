@@ -129,6 +129,7 @@ class _Canary:
             outcome=outcome,
             checks=tuple(dict.fromkeys(_with_phase(item, records) for item in failed)) if counts else (),
             effects=effects,
+            ratio=_worst(records),
             reason=f"{failed[0].check}: {failed[0].summary}" if failed else "",
             seconds=time.monotonic() - begin,
         )
@@ -210,6 +211,12 @@ def _counts(builds: Sequence[BuildRecord]) -> dict[str, int]:
 
 def _pool(builds: Sequence[BuildRecord]) -> float:
     return max((metric.value for build in builds for metric in build.metrics if metric.name == "graph_pool"), default=0)
+
+
+def _worst(records: Sequence[BuildRecord]) -> float:
+    """The largest error over its budget, of elements, rows and whole outputs."""
+    made = [item for record in records for item in record.comparisons if item.check == "equivalence"]
+    return max((max(item.ratio, item.row_ratio) for item in made), default=0.0)
 
 
 def _with_phase(item: Finding, records: Sequence[BuildRecord]) -> str:

@@ -305,7 +305,7 @@ class Trial:
     one in which nothing is planted, `nothing found` or `false alarm`.
 
     `checks` are those that failed, each with the phase where it did first; `expected` those that were to; `reason` says why
-    a fault does not apply, or what the first finding said.
+    a fault does not apply, or what the first finding said; `ratio` is the largest error over its budget.
     """
 
     fault: str
@@ -314,6 +314,7 @@ class Trial:
     checks: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
     effects: int = 0
+    ratio: float = 0.0
     reason: str = ""
     seconds: float = 0.0
 

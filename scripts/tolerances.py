@@ -46,16 +46,30 @@ def row(result: CaseResult, variant: str) -> str | None:
     return "| " + " | ".join(cells) + " |"
 
 
+def planted(result: CaseResult) -> str:
+    """One line: the clean case's largest error/budget, and those under each planted numerics fault, smallest first."""
+    clean = max((max(c.ratio, c.row_ratio) for c in result.comparisons if c.check == "equivalence"), default=0.0)
+    tried = [t for t in result.canary if t.kind == "NUM" and t.outcome in ("caught", "missed") and t.ratio]
+    shown = [f"{t.fault} {t.ratio:.3g}" for t in sorted(tried, key=lambda item: item.ratio)]
+    return f"| {result.case.name} | {result.case.dtype} | {result.case.device} | {clean:.2f} | {', '.join(shown)} |"
+
+
 def main() -> None:
-    """Prints the table."""
+    """Prints the tables."""
     print("| model | dtype | device | variant | comparisons | elements | element | row RMS | overall RMS | gain | |")
     print("|---|---|---|---|--:|--:|--:|--:|--:|--:|---|")
-    for path in sys.argv[1:]:
-        for data in json.loads(Path(path).read_text())["results"]:
-            result = from_plain(CaseResult, data)
-            for variant in ("full", "piecewise"):
-                if line := row(result, variant):
-                    print(line)
+    results = [
+        from_plain(CaseResult, d) for path in sys.argv[1:] for d in json.loads(Path(path).read_text())["results"]
+    ]
+    for result in results:
+        for variant in ("full", "piecewise"):
+            if line := row(result, variant):
+                print(line)
+    if any(result.canary for result in results):
+        print("\n| model | dtype | device | clean | planted numerics faults, error/budget |\n|---|---|---|--:|---|")
+    for result in results:
+        if result.canary:
+            print(planted(result))
 
 
 if __name__ == "__main__":

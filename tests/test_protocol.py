@@ -9,7 +9,15 @@ import pytest
 
 from pytest_piecewise import Model
 from pytest_piecewise.engines.builds import dummy_call
-from pytest_piecewise.protocol import calls, interleaved, judged_sizes, padded_sizes, replayed
+from pytest_piecewise.protocol import (
+    HORIZON,
+    MAX_SWEPT_SIZES,
+    calls,
+    interleaved,
+    judged_sizes,
+    padded_sizes,
+    replayed,
+)
 from pytest_piecewise.records import Call
 
 SIZES_51 = (1, 2, 4, *range(8, 392, 8))
@@ -74,10 +82,18 @@ def test_calls_after_the_weight_update_repeat_the_data_of_an_earlier_call_of_the
     updated = phase(steps, "weights updated")
     assert [call.size for call in updated] == [16, 1]
     assert all(call.weights == 1 for call in updated)
-    assert updated == list(steps[-2:])
+    assert updated == list(steps[-3:-1])
     for call in updated:
         twins = [step for step in steps if not step.weights and step.seed == call.seed]
         assert [(twin.phase, twin.size) for twin in twins] == [("reverse", call.size)]
+
+
+def test_index_tables_change_by_themselves_last_of_all() -> None:
+    steps = calls(model(), 5)
+    (tables,) = phase(steps, "tables updated")
+    assert tables == steps[-1]
+    assert (tables.size, tables.weights) == (16, 2)
+    assert tables.seed == next(call.seed for call in phase(steps, "weights updated") if call.size == 16)
 
 
 def test_one_size_gets_one_call_after_the_weight_update() -> None:
@@ -126,14 +142,43 @@ def test_few_sizes_are_all_judged() -> None:
     assert all(call.judged for call in calls(model(), 0))
 
 
-def test_of_51_sizes_eight_are_judged_ends_included() -> None:
+def test_of_51_sizes_eight_are_judged_in_every_phase_and_all_of_them_once() -> None:
     assert len(SIZES_51) == 51
     judged = judged_sizes(SIZES_51)
     assert judged == (1, 40, 96, 152, 216, 272, 328, 384)
     steps = calls(model(capture_sizes=SIZES_51), 0)
-    assert {call.size for call in steps if call.judged and call.size == call.padded_size} == set(judged)
-    assert len(list(replayed(steps))) == 3 * 51 + 4 + 2
-    assert sum(call.judged for call in steps) == 1 + 3 * 8 + 4 + 2
+    assert {call.size for call in phase(steps, "reverse") if call.judged} == set(judged)
+    assert {call.size for call in phase(steps, "interleaved") if call.judged} == set(SIZES_51)
+    assert len(list(replayed(steps))) == 3 * 51 + 4 + 3
+    assert sum(call.judged for call in steps) == 1 + 2 * 8 + 51 + 4 + 3
+
+
+def test_deep_protocol_sweeps_the_neighbours_of_all_sizes() -> None:
+    steps = calls(model(capture_sizes=(1, 4, 16), max_size=20), 0, deep=True)
+    assert [call.size for call in phase(steps, "sweep")] == [3, 19]
+    assert {1, 2, 3, 4, 5, 15, 16, 17, 19, 20} <= {call.size for call in steps}
+    assert all(call.judged for call in phase(steps, "sweep"))
+    assert not phase(calls(model(), 0), "sweep")
+
+
+def test_sweep_is_limited() -> None:
+    swept = phase(calls(model(capture_sizes=SIZES_51), 0, deep=True), "sweep")
+    assert len(swept) == MAX_SWEPT_SIZES
+
+
+def test_model_with_state_has_a_long_horizon_whose_end_is_judged() -> None:
+    steps = phase(calls(model(state=("s",)), 0, deep=True), "long horizon")
+    assert len(steps) == HORIZON
+    assert [call.judged for call in steps] == [False] * (HORIZON - 2) + [True, True]
+    assert not phase(calls(model(), 0, deep=True), "long horizon")
+    assert not phase(calls(model(state=("s",)), 0), "long horizon")
+
+
+def test_deep_protocol_ends_with_arguments_that_are_not_contiguous() -> None:
+    steps = calls(model(), 0, deep=True)
+    assert [call.phase for call in steps if call.strided] == ["strided"]
+    assert steps[-1].strided
+    assert not any(call.strided for call in calls(model(), 0))
 
 
 def test_protocol_is_the_same_every_time() -> None:

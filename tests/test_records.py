@@ -160,6 +160,7 @@ TRIAL = Trial(
     checks=("addresses",),
     expected=("addresses", "bits_graphs"),
     effects=3,
+    ratio=7.5,
     reason="1 input moved",
     seconds=2.5,
 )

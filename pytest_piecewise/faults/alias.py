@@ -105,13 +105,16 @@ def undeclared_write(plant: Plant) -> None:
         _override(plant, name.partition(".")[0], write)
 
 
-def _override(plant: Plant, name: str, write: Any) -> None:
-    """Puts `write(arguments, declared as written)` behind the Python of a custom op; one in C++ is left alone."""
-    from torch._library.custom_ops import OPDEFS  # private: where torch keeps the definition of each custom op
+def _definitions(name: str) -> list[Any]:
+    """What torch keeps of a custom op that was made in Python; nothing for one made in C++."""
+    from torch._library.custom_ops import OPDEFS  # private: there is no public way to an op's own Python
 
-    for key, definition in OPDEFS.items():
-        if key != name and not str(key).startswith(f"{name}."):
-            continue
+    return [value for key, value in OPDEFS.items() if key == name or str(key).startswith(f"{name}.")]
+
+
+def _override(plant: Plant, name: str, write: Any) -> None:
+    """Puts `write(arguments, declared as written)` behind the Python of a custom op."""
+    for definition in _definitions(name):
         for device, function in dict(definition._backend_fns).items():
             declared = [bool(a.alias_info and a.alias_info.is_write) for a in definition._opoverload._schema.arguments]
             definition._backend_fns[device] = _writing(function, write, declared)
@@ -123,6 +126,28 @@ def _writing(function: Any, write: Any, declared: Sequence[bool]) -> Any:
         result = function(*arguments, **options)
         write(arguments, declared)
         return result
+
+    return call
+
+
+@fault("ALIAS", "pytorch#182328", "schema", needs=(SPLIT,), variants=("eager",))
+def fake_kernel_wrong(plant: Plant) -> None:
+    """The fake kernel of a splitting op has another stride than the real one, on which what is compiled relies."""
+    for name in plant.request.model.splitting_ops:
+        for definition in _definitions(name.partition(".")[0]):
+            fake = definition._abstract_fn
+            if fake is not None:
+                definition._abstract_fn = _strided_otherwise(plant, fake)
+                plant.on_close(setattr, definition, "_abstract_fn", fake)
+
+
+def _strided_otherwise(plant: Plant, fake: Any) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        result = fake(*arguments, **options)
+        if not hasattr(result, "mT") or result.dim() < 2:
+            return result
+        plant.note()
+        return result.mT.contiguous().mT
 
     return call
 

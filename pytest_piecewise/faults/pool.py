@@ -17,8 +17,7 @@ def outputs_not_copied(plant: Plant) -> None:
         plant.note()
         return outputs
 
-    for module in ("builds", "vllm_builds") if plant.request.variant == "vllm" else ("builds",):
-        plant.set(f"engines.{module}.owned", without_copies)
+    plant.set("engines.builds.owned", without_copies)  # from where vLLM's builds take it when they are imported
 
 
 @fault("POOL", "sglang#37606", "kept_outputs", "bits_graphs", "equivalence", needs=(SIZES,))

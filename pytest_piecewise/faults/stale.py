@@ -81,6 +81,7 @@ def rebound_vectors(plant: Plant) -> None:
 def private_copies(plant: Plant, concerns: Callable[[Any], bool]) -> None:
     """Captured graphs read copies, made at capture, of some weights: no address that anybody audits has moved."""
     weights: set[int] = set()
+    alive: list[Any] = []  # what a CUDA graph reads must not be given to anybody else
 
     @plant.wrap("engines.builds.weight_storages")
     def weight_storages(original: Any, module: Any) -> Any:
@@ -96,6 +97,7 @@ def private_copies(plant: Plant, concerns: Callable[[Any], bool]) -> None:
             taken = taken and concerns(value)
             plant.note(taken)
             own.append(value.clone() if taken else value)
+        alive.append(own)
         return original(pool, function, own, frozen)
 
 
