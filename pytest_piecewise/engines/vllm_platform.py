@@ -27,14 +27,15 @@ class RecordingCpuPlatform(CpuPlatform):  # type: ignore[misc]  # Any, where vLL
 
         The fusions that a configuration switches on rewrite the kernels of a GPU; they are off.
         """
-        from vllm.config import CompilationMode  # noqa: PLC0415 - see the module's docstring
+        from vllm.config import CompilationMode, CUDAGraphMode  # noqa: PLC0415 - see the module's docstring
 
         config = vllm_config.compilation_config
         asked = {name: getattr(config, name) for name in _KEPT}
         super().check_and_update_config(vllm_config)
-        if asked["mode"] != CompilationMode.VLLM_COMPILE or config.mode != CompilationMode.DYNAMO_TRACE_ONCE:
-            return
         if AS_IT_IS in vllm_config.additional_config:
+            config.cudagraph_mode = CUDAGraphMode.NONE  # as on a platform without static graphs, which this one is not
+            return
+        if asked["mode"] != CompilationMode.VLLM_COMPILE or config.mode != CompilationMode.DYNAMO_TRACE_ONCE:
             return
         for name, value in asked.items():
             setattr(config, name, value)
