@@ -4,13 +4,14 @@ Nothing that goes wrong here is a failure of the run: it is a line in the summar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pytest_piecewise.errors import HistoryError
 from pytest_piecewise.history import places
-from pytest_piecewise.history.series import samples
+from pytest_piecewise.history.series import CASE, samples
 from pytest_piecewise.records import Report, Settings
 from pytest_piecewise.reports import document, files, publish
 
@@ -31,14 +32,25 @@ class Ending:
             settings.isolation == "none"
         ) or "a fault was planted" * bool(settings.fault)
         self._history = places.place_of(given.get("history"), invoked, table.get("history"), rootdir)
-        self._system = publish.chosen(given.get("ci") or table.get("ci", "auto"), os.environ)
-        directory = settings.report or ("" if self._system == "none" else DIRECTORY)
+        self.system = publish.chosen(given.get("ci") or table.get("ci", "auto"), os.environ)
+        directory = settings.report or ("" if self.system == "none" else DIRECTORY)
         self.directory = invoked / directory if directory else None
 
     def header(self) -> list[str]:
         """What will be missing at the end."""
         reason = places.unavailable(self._history)
         return [f"piecewise: no history is kept: {reason}"] if reason else []
+
+    def usual_seconds(self, cases: Collection[str]) -> dict[str, float]:
+        """How long these cases took, in the median of their last runs; those that the history knows."""
+        if places.unavailable(self._history) or not places.exists(self._history):
+            return {}
+        try:
+            with places.open_history(self._history) as history:
+                wanted = history.traces(lambda series: series.metric == CASE and series.case in cases, last=5)
+                return {trace.series.case: median(point.value for point in trace.points) for trace in wanted}
+        except HistoryError:
+            return {}  # the end of the session will say so
 
     def write(self, report: Report) -> None:
         """The report as it is by now."""
@@ -57,8 +69,8 @@ class Ending:
         yield f"report: {', '.join((str(self.directory / document.NAME), *names))}"
         yield from (f"report: {reason}" for reason in reasons)
         names = [document.NAME, *names]
-        published = publish.publish(self._system, self.report, self.directory, names, os.environ)
-        yield from (f"{self._system}: {line}" for line in published)
+        published = publish.publish(self.system, self.report, self.directory, names, os.environ)
+        yield from (f"{self.system}: {line}" for line in published)
 
     def _keep(self, report: Report) -> Iterator[str]:
         if self._unfit:

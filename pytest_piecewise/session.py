@@ -64,10 +64,10 @@ class PiecewiseSession:
         self._own_models = [*self.table.get("models", []), *config.getoption("piecewise_models")]
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
-        self._live = LiveLine(config)
         self._gate = Gate(self.settings, config.rootpath, filters_of(config))
         given = self.given(("history", "ci"))
         self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self.table)
+        self._live = LiveLine(config, self._ending.system)
         self._said: list[str] = []
 
     @property
@@ -181,6 +181,15 @@ class PiecewiseSession:
             items[:] = [item for item in items if item not in out]
         self._left_out = len(out)
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """What is going to be run, and how long that took before."""
+        self._live.plan(session.items, self._ending.usual_seconds)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """What the workers are going to run."""
+        self._live.plan_tests(ids, len(self._config.option.tx))
+
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Keeps the session: with `--piecewise-model` alone there is no collected item to ask for it."""
         self._session = session
@@ -223,6 +232,7 @@ class PiecewiseSession:
         if case not in self._results:
             try:
                 reason = self._unsupported(case)
+                self._live.begin(case)
                 start = time.monotonic()
                 found = skip_case(case, self.settings, reason) if reason else self._run_case(case)
                 self._results[case] = dataclasses.replace(found, seconds=time.monotonic() - start)
@@ -262,6 +272,7 @@ class PiecewiseSession:
         for data in [] if self._is_worker else getattr(report, "piecewise", []):
             result = from_plain(CaseResult, data)
             self._reported[f"{result.case.id}@{result.case.device}"] = result
+            self._live.done(result)
             self._ending.write(self._report(complete=False))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -308,8 +319,9 @@ class PiecewiseSession:
         """The table, failures first, and where the files are."""
         if not self._reported:
             return
-        terminalreporter.section("piecewise")
         results = list(self._reported.values())
+        self._live.heading(results)
+        terminalreporter.section("piecewise")
         tables = (
             *terminal.summary_table(results),
             *startup.startup_tables(results),

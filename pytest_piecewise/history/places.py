@@ -33,6 +33,11 @@ def place_of(option: str | None, directory: Path, stored: str | None, rootdir: P
     return where if where == OFF or "://" in where else str(base / where)
 
 
+def exists(place: str) -> bool:
+    """Whether there is anything to read; of a server that is taken for granted."""
+    return place.startswith("postgres") or Path(place.removeprefix("sqlite:///")).exists()
+
+
 def unavailable(place: str) -> str:
     """Why no history is kept, or empty."""
     if place == OFF:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from pytest_piecewise.records import BuildRecord, CaseResult, Metric, Report, Run
+from pytest_piecewise.records import BuildRecord, CaseResult, Costs, Metric, Report, Run
 
 VERSIONS = ("torch", "triton", "cuda", "driver", "python", "revision")
 """Keys that change with an update. Series that differ in nothing else continue each other, beyond a marker."""
 EVIDENCE = ("recompiles", "graph_breaks", "copied_inputs", "moved_inputs")
 """Lists of `Counts` whose lengths are kept as counts."""
+CASE = "case"
+"""The metric of a whole case: the seconds from its first build to its verdict."""
 TEXT_LIMIT = 300
 
 
@@ -110,7 +115,23 @@ def _measured(result: CaseResult) -> Iterator[tuple[str, Metric]]:
         if build.outcome == "ok" and build.variant not in ("reference", "comparison"):
             yield from ((build.variant, metric) for metric in (*build.metrics, *_of_build(build)))
     if result.seconds and all(build.outcome == "ok" for build in result.builds):
-        yield "", Metric(name="case", kind="seconds", value=result.seconds)
+        yield "", Metric(name=CASE, kind="seconds", value=result.seconds)
+    yield from _of_costs(result.costs)
+
+
+def _of_costs(costs: Costs) -> Iterator[tuple[str, Metric]]:
+    """Work, the ratios, and the medians of the builds that were made only to be measured, warm ones apart."""
+    for metric in costs.metrics:
+        variant, _, name = metric.name.partition(".")
+        yield variant, dataclasses.replace(metric, name=name)
+    yield from (("", Metric(name=ratio.name, kind="ratio", value=ratio.value)) for ratio in costs.ratios)
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for sample in costs.samples:
+        suffix = "" if sample.cache == "cold" else f" {sample.cache}"
+        for metric in sample.metrics if sample.round > 0 else ():
+            found[sample.variant, f"measured {metric.name}{suffix}", metric.kind].append(metric.value)
+    for (variant, name, kind), values in found.items():
+        yield variant, Metric(name=name, kind=kind, value=median(values))
 
 
 def _of_build(build: BuildRecord) -> Iterator[Metric]:
