@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from pytest_piecewise.located import Localization, Repro
 from pytest_piecewise.records import (
     BuildRecord,
     Case,
     CaseResult,
     Comparison,
+    Costs,
     Counts,
     Finding,
     Mark,
     Metric,
     Part,
     Phase,
+    Ratio,
     Report,
     Run,
+    Sample,
     Status,
     Trend,
+    Trial,
 )
 
 HOSTILE = {
@@ -97,6 +102,31 @@ def builds(pieces: int = 5) -> tuple[BuildRecord, ...]:
     return tuple(made)
 
 
+LOCATED = Localization(
+    variant="piecewise", check="padding", phase="padded", size=3, cause="code", summary="piece 2 is the first that is wrong",
+    segment="piece 2", position=4, piece=2, evidence=("right operands, wrong result",), kernel_source="void kernel() {}",
+    repro=Repro(directory="repro", size_bytes=2048, reproduced=True, output="1", inputs="captured"),
+)  # fmt: skip
+COSTS = Costs(
+    level="ratios",
+    metrics=(Metric(name="full.work", kind="work", value=12345.0),),
+    samples=(
+        Sample(round=0, variant="full", cache="cold", metrics=(Metric(name="step_8", kind="seconds", value=9.0),)),
+        *(
+            Sample(
+                round=number,
+                variant="full",
+                cache="cold",
+                metrics=(Metric(name="step_8", kind="seconds", value=value),),
+            )
+            for number, value in ((1, 0.001), (2, 0.003), (3, 0.002))
+        ),
+        Sample(
+            round=1, variant="piecewise", cache="warm", metrics=(Metric(name="compile", kind="seconds", value=1.0),)
+        ),
+    ),
+    ratios=(Ratio(name="piecewise/full.compile_cpu", value=0.8, low=0.7, high=0.9, spread=0.03, pairs=5),),
+)
 CHECKS_PASSED = ("build", "graphs", "graph_breaks", "pieces", "compiles", "captures", "replays", "bits_repeat", "padding",
                  "exact", "mutation", "schema")  # fmt: skip
 
@@ -137,6 +167,8 @@ def result(name: str, *, broken: bool = False) -> CaseResult:
         comparisons=tuple(ratios),
         environment={"torch": "2.13.0+cpu", "python": "3.11.7", "cpu": "EPYC", "threads": "2"},
         seconds=12.5,
+        localizations=(LOCATED,) if broken else (),
+        costs=COSTS,
     )
 
 
@@ -189,6 +221,8 @@ def hostile_report(text: str) -> Report:
     hurt = replace(
         made, case=replace(made.case, name=text, model=text), platform=text, revision=text, environment={text: text},
         findings=(*made.findings, item, replace(item, status=Status.SKIP), replace(item, status=Status.STALE)),
+        localizations=(replace(LOCATED, summary=text, cause=text, evidence=(text,), kernel_source=text),),
+        canary=(Trial(fault=text, kind=text, outcome=text, checks=(text,)),),
         comparisons=(*made.comparisons[:30], broken), builds=(*made.builds[:1], failed, made.builds[2]),
     )  # fmt: skip
     found = replace(

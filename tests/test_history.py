@@ -30,6 +30,7 @@ from pytest_piecewise.records import BuildRecord, Case, CaseResult, Counts, Metr
 from pytest_piecewise.reports import document
 from tests import history_writer
 from tests.databases import postgres_programs
+from tests.reported import COSTS
 from tests.running import ROOT, environment
 
 COMPILE = Series(case="tiny", variant="full", metric="compile", kind="seconds", environment=(("cpu", "A"),))
@@ -298,6 +299,18 @@ def test_report_gives_metrics_cpu_seconds_and_evidence_of_builds_that_ended_well
         "piecewise.copied_inputs": 0.0,
         "piecewise.moved_inputs": 0.0,
     }
+
+
+def test_costs_are_kept_as_work_ratios_and_medians_without_the_first_round() -> None:
+    found = {sample.series.name: sample.value for sample in samples(report_of(result(costs=COSTS)))}
+    assert {
+        name: value for name, value in found.items() if "measured" in name or "work" in name or "ratio" in name
+    } == {
+        "tiny-native-float32/full/work": 12345.0,
+        "tiny-native-float32/full/measured step_8": 0.002,
+        "tiny-native-float32/piecewise/measured compile warm": 1.0,
+    }
+    assert found["tiny-native-float32/piecewise/full.compile_cpu"] == 0.8
 
 
 def number_of_kernels(changed: CaseResult) -> tuple[int, tuple[object, ...]]:

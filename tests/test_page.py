@@ -176,12 +176,15 @@ def test_broken_case_shows_what_there_is_to_see(opened: Any) -> None:
         "Seconds of each build by phase: eager 0.30 s; full 3.70 s; piecewise 3.20 s",
         "Error over budget of 24 calls; most: piecewise 4e+04, padded, size 4",
         "300 of 1000 elements are wrong, in 16 rows and 100 columns",
-        "5 pieces, 3 of them compiled",
+        "5 pieces, 3 of them compiled; piece 2 is the first that is wrong",
         "60 values from 2.97 to 3.53, now 3.47",
     ):
         assert case.get_by_role("img", name=label).first.is_visible(), label
     assert case.locator("line.worse").count() == 2
     assert case.locator("rect.shared").count() == 2
+    assert case.locator("rect.shared.bad").count() == 1
+    for text in ("Where it begins", "right operands, wrong result", "piecewise/full.compile_cpu", "[0.7, 0.9]"):
+        assert text in case.inner_text()
     assert case.locator("path.heat9").first.bounding_box()["width"] > 100
 
 

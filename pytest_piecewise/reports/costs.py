@@ -14,12 +14,17 @@ def cost_tables(results: Sequence[CaseResult]) -> list[str]:
     return [line for result in results for line in _table(result)]
 
 
-def _table(result: CaseResult) -> Iterator[str]:
+def cost_rows(result: CaseResult) -> Iterator[tuple[str, str, str, str, str]]:
+    """What was measured beside the builds of one case, under `COLUMNS`."""
     costs = result.costs
-    rows = [(item.name, f"{item.value:.0f}", "", "", "") for item in costs.metrics if item.kind == "work"]
+    yield from ((item.name, f"{item.value:.0f}", "", "", "") for item in costs.metrics if item.kind == "work")
     for ratio in costs.ratios:
         interval = f"[{ratio.low:.3g}, {ratio.high:.3g}]"
-        rows.append((ratio.name, f"{ratio.value:.3g}", interval, str(ratio.pairs), f"{ratio.spread:.1%}"))
+        yield ratio.name, f"{ratio.value:.3g}", interval, str(ratio.pairs), f"{ratio.spread:.1%}"
+
+
+def _table(result: CaseResult) -> Iterator[str]:
+    rows = list(cost_rows(result))
     if not rows:
         return
     rows.insert(0, (f"{COLUMNS[0]} of {result.case.id}", *COLUMNS[1:]))

@@ -14,7 +14,7 @@ from pytest_piecewise.reports.svg import element, figure, percent, text
 ROW = 26
 """Height of a bar with the space round it, in pixels."""
 PHASES = ("model", "compile", "capture", "protocol", "second build", "other")
-LOWEST_RATIO, PLOT_HEIGHT = 1e-3, 190
+LOWEST_RATIO, PLOT_HEIGHT = 1e-3, 202
 PART_WIDTH, PART_GAP, PART_HEIGHT = 76, 14, 58
 CELL = 8
 TREND_HEIGHT = 64
@@ -67,7 +67,7 @@ def budget_plot(result: CaseResult) -> Markup:
     if not calls:
         return Markup("")
     top = max(10.0, *(min(item.ratio, 1e12) for item in worst.values()))
-    bottom = PLOT_HEIGHT - 44
+    bottom = PLOT_HEIGHT - 56
 
     def height(ratio: float) -> float:
         lowest, highest = math.log(LOWEST_RATIO), math.log(top)
@@ -85,16 +85,16 @@ def budget_plot(result: CaseResult) -> Markup:
     ]
     first_of: dict[str, int] = {}
     sizes = []
-    every = 1 + len(calls) // 26
+    every = 1 + len(calls) // 16
     for index, call in enumerate(calls):
         item = next(item for (of, _), item in worst.items() if of == call)
         if index % every == 0:
             sizes.append(text(str(item.size), across(call), bottom + 16))
         first_of.setdefault(item.phase, call)
     drawn.append(element("g", *sizes, class_="sizes"))
-    for index, (phase, call) in enumerate(first_of.items()):  # in two rows: some phases have few calls and long names
+    for index, (phase, call) in enumerate(first_of.items()):  # in three rows: some phases have few calls and long names
         anchor = "end" if calls.index(call) > 0.7 * len(calls) else "start"
-        drawn.append(text(phase, across(call), bottom + 29 + 12 * (index % 2), class_="small", text_anchor=anchor))
+        drawn.append(text(phase, across(call), bottom + 29 + 12 * (index % 3), class_="small", text_anchor=anchor))
     for variant in dict.fromkeys(variant for _, variant in worst):
         dots = [_dot(item, across(call), height(item.ratio)) for (call, of), item in worst.items() if of == variant]
         drawn.append(element("g", *dots, class_=variant if variant in ("full", "piecewise") else "other"))
@@ -108,8 +108,8 @@ def _dot(item: Comparison, x: str, y: float) -> Markup:
     title = element("title", f"{item.size}: {item.ratio:.3g}")
     style = {} if item.ok else {"class_": "bad"}
     if item.variant == "full":
-        return element("rect", title, x=x, y=round(y) - 3, width=6, height=6, **style)
-    return element("circle", title, cx=x, cy=round(y), r=3.5, **style)
+        return element("rect", title, x=x, y=round(y) - 3, **style)
+    return element("circle", title, cx=x, cy=round(y), **style)
 
 
 def heat_picture(item: Comparison) -> Markup:
@@ -137,19 +137,20 @@ def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-def piece_graph(parts: Sequence[Part], diverging: str = "") -> Markup:
-    """The split graph from left to right: pieces as boxes, splitting ops as lines between them."""
+def piece_graph(parts: Sequence[Part], diverging: int = -1) -> Markup:
+    """The split graph from left to right: pieces as boxes, splitting ops as bars between them; the part at the place
+    `diverging` is the first that is wrong."""
     first_use = {part.name for part in parts if not part.same_as}
     drawn, x = [], 1.0
-    for part in parts:
+    for index, part in enumerate(parts):
+        wrong = index == diverging
         if not part.compiled:
-            drawn.append(_splitting_ops(part, x))
+            drawn.append(_splitting_ops(part, x, wrong))
             x += PART_GAP
             continue
-        wrong = bool(diverging) and diverging == part.name
         style = "shared" if part.same_as in first_use else "piece"
         said = f"as {part.same_as}" if part.same_as else f"{part.compile_seconds:.2f} s"
-        title = f"{part.name}: {part.ops} ops, {said}" + (", the first that differs" if wrong else "")
+        title = f"{part.name}: {part.ops} ops, {said}" + (", the first that is wrong" if wrong else "")
         box = {"x": x, "y": 8, "width": PART_WIDTH, "height": PART_HEIGHT - 16, "rx": 4}
         drawn.append(element("rect", element("title", title), class_=style + (" bad" if wrong else ""), **box))
         drawn.append(text(_short(part.name, 11), x + 6, 26))
@@ -157,13 +158,22 @@ def piece_graph(parts: Sequence[Part], diverging: str = "") -> Markup:
         x += PART_WIDTH + 2
     compiled = [part for part in parts if part.compiled]
     spoken = f"{len(compiled)} pieces, {sum(not part.same_as for part in compiled)} of them compiled"
-    spoken += f"; {diverging} is the first that differs" if diverging else ""
+    spoken += f"; {parts[diverging].name} is the first that is wrong" if 0 <= diverging < len(parts) else ""
     return figure(spoken, drawn, height=PART_HEIGHT, width=x)
 
 
-def _splitting_ops(part: Part, x: float) -> Markup:
-    title = element("title", f"stays eager: {part.name}")
-    return element("rect", title, class_="eager", x=x, y=2, width=PART_GAP - 4, height=PART_HEIGHT - 4, rx=2)
+def _splitting_ops(part: Part, x: float, wrong: bool) -> Markup:
+    title = element("title", f"stays eager: {part.name}" + (", the first that is wrong" if wrong else ""))
+    return element(
+        "rect",
+        title,
+        class_="eager bad" if wrong else "eager",
+        x=x,
+        y=2,
+        width=PART_GAP - 4,
+        height=PART_HEIGHT - 4,
+        rx=2,
+    )
 
 
 def _short(name: str, limit: int) -> str:
@@ -193,6 +203,6 @@ def trend_plot(trend: Trend) -> Markup:
         x = percent(max(mark.index - 0.5, 0) / last)
         style = "worse" if mark.worse else "step" if mark.change else "changed"
         drawn.append(element("line", x1=x, x2=x, y2=TREND_HEIGHT, class_=style))
-    drawn.append(element("circle", cx="100%", cy=heights[-1], r=3, class_="newest"))
+    drawn.append(element("circle", cx="100%", cy=heights[-1], class_="newest"))
     spoken = f"{len(trend.values)} values from {lowest:.4g} to {highest:.4g}, now {trend.values[-1]:.4g}"
     return figure(spoken, drawn)

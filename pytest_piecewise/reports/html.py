@@ -12,7 +12,10 @@ from typing import Any
 
 from pytest_piecewise.errors import ReportError
 from pytest_piecewise.history.series import text as series_text
+from pytest_piecewise.located import Localization
 from pytest_piecewise.records import CaseResult, Report, Status, Trend
+from pytest_piecewise.reports.costs import cost_rows
+from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.reports.tables import (
     ORDER,
     bounded,
@@ -119,16 +122,34 @@ def _case(result: CaseResult, index: int, trends: Sequence[Trend]) -> dict[str, 
         "graphs": [
             {
                 "variant": build.variant,
-                "picture": figures.piece_graph(build.parts),
+                "picture": figures.piece_graph(build.parts, _diverging(result, build.variant)),
                 "ops": ", ".join(dict.fromkeys(part.name for part in build.parts if not part.compiled)) or "nothing",
             }
             for build in builds
             if len(build.parts) > 1
         ],
         **_history([trend for trend in trends if _is_of(trend, result)]),
+        "places": [_place(item) for item in result.localizations],
+        "costs": list(cost_rows(result)),
+        "trials": [trial for trial in result.canary if trial.outcome != "not applicable"],
         "outputs": [build for build in result.builds if build.last_output],
         "environment": _environment(result),
         "notes": [note for build in result.builds for note in build.notes],
+    }
+
+
+def _diverging(result: CaseResult, variant: str) -> int:
+    """The place of the first segment that is wrong, as far as it was found; -1 where nobody knows."""
+    return next((item.position for item in result.localizations if item.variant == variant and item.segment), -1)
+
+
+def _place(item: Localization) -> dict[str, Any]:
+    head, *lines = localization_lines(item)
+    return {
+        "head": head,
+        "lines": [line.strip() for line in lines],
+        "cause": item.cause,
+        "kernel_source": item.kernel_source,
     }
 
 

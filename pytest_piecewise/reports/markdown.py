@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_piecewise.records import CaseResult, Finding, Report, Status
+from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.reports.tables import (
     bounded,
     cut,
@@ -84,6 +85,9 @@ def _section(result: CaseResult) -> str:
     for item in ranked(result.findings):
         if item.status in (Status.FAIL, Status.NEW, Status.STALE):
             lines += _finding(item)
+    for located in result.localizations:
+        head, *rest = localization_lines(located)
+        lines += [f"- **{quoted(cut(head, SUMMARY))}**", "", fenced(cut("\n".join(rest), DETAIL)), ""]
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ def percent(share: float) -> str:
 
 def figure(label: str, children: Iterable[Markup], **size: Length) -> Markup:
     """The whole picture, with the sentence that stands for it where it cannot be seen."""
-    return element("svg", *children, class_="figure", role="img", aria_label=label, **size)
+    return element("svg", *children, role="img", aria_label=label, **size)
 
 
 def text(content: str, x: Length, y: float, **attributes: Length) -> Markup:

@@ -38,7 +38,7 @@ def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) 
         if item.status in (Status.FAIL, Status.NEW, Status.STALE):
             lines += finding_lines(item)
     for located in result.localizations:
-        lines += map(clean, localization_lines(located))
+        lines += (clean(cut(line, LINE)) for line in localization_lines(located))
     others = [item for item in ranked if item.status in (Status.PASS, Status.SKIP)]
     lines.append(f"{sum(item.status is Status.PASS for item in others)} other checks passed")
     lines += _skip_lines([item for item in others if item.status is Status.SKIP])
