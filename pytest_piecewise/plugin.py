@@ -130,7 +130,7 @@ def _add_selection(option: Callable[..., None]) -> None:
     option("--piecewise-shard", dest="piecewise_shard", metavar="I/N", help="run the I-th of N parts, counted from 1; "
            "auto: as the variables of the CI say")  # fmt: skip
     option("--piecewise-durations", dest="piecewise_durations", metavar="PATH",
-           help="split by what cases took in this report.json, or in those below this directory")  # fmt: skip
+           help="split by what cases took: a report.json, a directory with some, or a history (URL or .db)")  # fmt: skip
     option("--piecewise-allow-empty", dest="piecewise_allow_empty", action="store_true",
            help="exit code 0 where selection leaves nothing to run; otherwise 5")  # fmt: skip
 

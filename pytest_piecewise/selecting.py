@@ -34,10 +34,19 @@ class Selecting:
             self._files = self._changed(option("piecewise_changed_files"))
             text = option("piecewise_shard")
             self._shard = selection.parse_shard(text, os.environ) if text else None
-            path = option("piecewise_durations") or table.get("durations")
-            self._seconds = selection.read_seconds(config.rootpath / path) if path and self._shard else {}
+            self._seconds = self._durations() if self._shard else {}
         except PiecewiseError as error:
             raise pytest.UsageError(str(error)) from error
+
+    def _durations(self) -> dict[str, float]:
+        """Recorded seconds of cases: an option is relative to where pytest was started, the table to the project."""
+        given, stored = self._config.getoption("piecewise_durations"), self._table.get("durations")
+        place, base = (given, self._config.invocation_params.dir) if given else (stored, self._config.rootpath)
+        if not place:
+            return {}
+        if selection.is_history(place):
+            return selection.history_seconds(place if "://" in place else str(base / place))
+        return selection.read_seconds(base / place)
 
     def _changed(self, name: str | None) -> tuple[str, ...] | None:
         if name is None:

@@ -12,10 +12,15 @@ from pathlib import Path
 
 from pytest_piecewise.changes import touches
 from pytest_piecewise.errors import ModelError
-from pytest_piecewise.records import CaseResult, Report, from_plain
+from pytest_piecewise.history.places import open_history
+from pytest_piecewise.records import CaseResult
+from pytest_piecewise.reports import document
 
 ALWAYS = ("pyproject.toml", "pytest.ini", "tox.ini", "setup.cfg")
 """Files of a project that any test may depend on."""
+
+NEWEST = 5
+"""So many runs of a history say how long a case takes."""
 
 SHARD_VARIABLES = (
     ("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", 1),
@@ -107,23 +112,34 @@ def digest(tests: Sequence[Test], count: int, seconds: Mapping[str, float]) -> s
     return hashlib.sha256(json.dumps([names, count, used]).encode()).hexdigest()[:12]
 
 
+def is_history(place: str) -> bool:
+    """Whether durations lie in a history, an address or an SQLite file, and not in reports."""
+    return "://" in place or place.endswith(".db")
+
+
+def history_seconds(place: str) -> dict[str, float]:
+    """How long each case took in the newest runs of a history; the median of its points."""
+    with open_history(place) as history:
+        traces = list(history.traces(lambda series: (series.variant, series.metric) == ("", "case"), last=NEWEST))
+    found: dict[str, list[float]] = {}
+    for trace in traces:
+        found.setdefault(trace.series.case, []).extend(point.value for point in trace.points)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
 def read_seconds(path: Path) -> dict[str, float]:
     """How long each case took, from a report.json or a directory with such files at any depth; the median of several."""
-    files = [path] if path.is_file() else sorted(path.rglob("report.json"))
+    files = [path] if path.is_file() else sorted(path.rglob(document.NAME))
     if not files:
         raise ModelError(f"expected durations in {path}: a report.json, or a directory with some; found none")
     found: dict[str, list[float]] = {}
     for file in files:
-        try:
-            report = from_plain(Report, json.loads(file.read_text()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{file}: expected a report.json, found {type(error).__name__}: {error}") from error
-        for result in report.results:
+        for result in document.read(file).results:
             if measured := seconds_of(result):
                 found.setdefault(result.case.id, []).append(measured)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
 def seconds_of(result: CaseResult) -> float:
-    """Wall seconds of all phases of all builds of a case."""
-    return sum(phase.seconds for build in result.builds for phase in build.phases)
+    """Wall seconds of a case; where a report has not counted them, those of all phases of its builds."""
+    return result.seconds or sum(phase.seconds for build in result.builds for phase in build.phases)

@@ -11,8 +11,20 @@ from pathlib import Path
 import pytest
 
 from pytest_piecewise import PiecewiseError
-from pytest_piecewise.records import BuildRecord, Case, CaseResult, Phase, Report, to_plain
-from pytest_piecewise.selection import Shard, Test, digest, parse_shard, read_seconds, split, touched
+from pytest_piecewise.history.places import open_history
+from pytest_piecewise.history.series import Sample, Series
+from pytest_piecewise.records import BuildRecord, Case, CaseResult, Phase, Report, Run, to_plain
+from pytest_piecewise.selection import (
+    Shard,
+    Test,
+    digest,
+    history_seconds,
+    is_history,
+    parse_shard,
+    read_seconds,
+    split,
+    touched,
+)
 from tests.running import configure, run_pytest
 
 
@@ -150,10 +162,25 @@ def test_durations_are_read_from_reports(tmp_path: Path) -> None:
     assert read_seconds(tmp_path) == {"m0-native-float32": 6.0, "m1-native-float32": 8.0}
     assert read_seconds(tmp_path / "a/report.json") == {"m0-native-float32": 4.0, "m1-native-float32": 8.0}
     (tmp_path / "a/report.json").write_text("{")
-    with pytest.raises(PiecewiseError, match=r"a/report.json: expected a report.json, found JSONDecodeError"):
+    with pytest.raises(PiecewiseError, match=r"a/report.json: expected JSON, found"):
         read_seconds(tmp_path)
     with pytest.raises(PiecewiseError, match="or a directory with some; found none"):
         read_seconds(tmp_path / "nothing")
+
+
+def test_durations_are_read_from_a_history(tmp_path: Path) -> None:
+    place = str(tmp_path / "history.db")
+    with open_history(place) as history:
+        for day, value in enumerate((50.0, 9.0, 8.0, 10.0, 7.0, 11.0)):  # the first is older than what counts
+            run = Run(id=str(day), started=f"2026-11-0{day + 1}T00:00:00Z")
+            found = {("m0", "", "case"): value, ("m1", "", "case"): 2 * value, ("m0", "full", "compile"): 99.0}
+            samples = [
+                Sample(Series(case=case, variant=variant, metric=metric, kind="seconds"), number)
+                for (case, variant, metric), number in found.items()
+            ]
+            history.append(run, samples)
+    assert (is_history(place), is_history("postgresql://host/db"), is_history("reports")) == (True, True, False)
+    assert history_seconds(place) == {"m0": 9.0, "m1": 18.0}
 
 
 # Sessions. The engine can build nothing, so that they need neither torch nor a server: what is run is skipped.
@@ -295,13 +322,18 @@ def test_missing_list_and_bad_shard_are_usage_errors(project: Path) -> None:
 
 def test_shards_together_run_every_test_once(project: Path) -> None:
     (project / "test_open.py").write_text(OPEN + ORDINARY)
+    (project / "took").mkdir()
+    (project / "took/report.json").write_text(report(3.0, 4.0))
     seen: list[str] = []
     splits = set()
     for job in range(3):
         variables = {"BUILDKITE_PARALLEL_JOB": str(job), "BUILDKITE_PARALLEL_JOB_COUNT": "3"}
-        code, output = run(project, *(("-n1",) if job == 2 else ()), "--piecewise-shard", "auto", **variables)
+        options = (
+            ("-n1", "--piecewise-durations", "took") if job == 2 else ("--piecewise-durations", "took/report.json")
+        )
+        code, output = run(project, *options, "--piecewise-shard", "auto", **variables)
         assert code in (0, 5), output
-        assert f"shard {job + 1}/3, without recorded durations" in output
+        assert f"shard {job + 1}/3, by 2 recorded duration(s)" in output
         seen += re.findall(r"::(\S+) +(?:SKIPPED|PASSED)|(?:SKIPPED|PASSED) \S+::(\S+)", output)
         chosen = json.loads((project / "out/report.json").read_text())["selection"]
         assert chosen["shard"] == f"{job + 1}/3"

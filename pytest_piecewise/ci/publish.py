@@ -9,20 +9,28 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_piecewise.ci.agent import ANNOTATION_BYTES
 from pytest_piecewise.ci.model import PipelineError
 from pytest_piecewise.ci.results import Verdict, judge, read_owed
+from pytest_piecewise.reports import document, files
 
 AGENT_SECONDS = 120
-CUT = "\n\n_The rest is in the artifacts._\n"
 
 
-def report(environ: Mapping[str, str], expected: Sequence[str], folder: Path | None) -> int:
-    """Judges the expected results in `folder`, or in the artifacts of this build, and shows the verdict: 1 if it is bad."""
+def report(environ: Mapping[str, str], expected: Sequence[str], folder: Path | None, out: Path) -> int:
+    """Judges the expected results in `folder`, or in the artifacts of this build, and shows the verdict: 1 if it is bad.
+
+    All results as one report, for every kind of reader, are written into `out`.
+    """
     with tempfile.TemporaryDirectory() as fetched:  # never the checkout: what lies there may be of an earlier build
         if folder is None:
             _fetch(environ, expected, Path(fetched))
-        verdict = judge(read_owed(folder or Path(fetched), expected))
+        owed = read_owed(folder or Path(fetched), expected)
+    verdict, reports = judge(owed), [item.report for item in owed if item.report]
+    if reports:
+        merged = document.merge(reports)
+        document.write(merged, out)
+        for reason in files.write_files(merged, out)[1]:
+            sys.stderr.write(f"{reason}\n")
     sys.stdout.write(verdict.text)
     _show(environ, verdict)
     return 1 if verdict.style == "error" else 0
@@ -50,27 +58,12 @@ def _show(environ: Mapping[str, str], verdict: Verdict) -> None:
         if _has_agent(environ):
             context = f"piecewise/{environ.get('BUILDKITE_STEP_KEY', 'report')}"[:100]
             command = ["buildkite-agent", "annotate", "--style", verdict.style, "--context", context]
-            subprocess.run(
-                command, input=cut(verdict.text, ANNOTATION_BYTES), text=True, check=True, timeout=AGENT_SECONDS
-            )
+            subprocess.run(command, input=verdict.text, text=True, check=True, timeout=AGENT_SECONDS)
         elif summary := environ.get("GITHUB_STEP_SUMMARY"):
             with Path(summary).open("a") as file:
-                file.write(cut(verdict.text, ANNOTATION_BYTES))
+                file.write(verdict.text)
     except (OSError, subprocess.SubprocessError) as error:
         sys.stderr.write(f"not published: {error}\n")
-
-
-def cut(text: str, limit: int) -> str:
-    """`text` in at most `limit` bytes of UTF-8, cut between lines, and saying so."""
-    if len(text.encode()) <= limit:
-        return text
-    kept, size = [], len(CUT.encode())
-    for line in text.splitlines(keepends=True):
-        size += len(line.encode())
-        if size > limit:
-            break
-        kept.append(line)
-    return "".join(kept) + CUT
 
 
 def expected_from(environ: Mapping[str, str], given: Sequence[str], variable: str) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_piecewise.errors import ReportError
 from pytest_piecewise.exits import CODES, COST, COST_CHECKS, NEW
-from pytest_piecewise.records import SCHEMA_VERSION, CaseResult, Report, Status, from_plain
+from pytest_piecewise.records import CaseResult, Report, Status
+from pytest_piecewise.reports import document, markdown
 
 SOFT = (CODES[COST], CODES[NEW])
 """Exit codes of a session that are no error in a pull request: cost regressions alone, new baselines alone."""
@@ -72,12 +73,9 @@ def _read(path: Path, name: str) -> Owed:
     if not path.is_file():
         return Owed(name, None, "missing: the step ended before it wrote a result, or wrote it elsewhere")
     try:
-        data = json.loads(path.read_text())
-        if data["schema"] != SCHEMA_VERSION:
-            return Owed(name, None, f"expected report schema {SCHEMA_VERSION}, found {data['schema']}")
-        report = from_plain(Report, data)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        return Owed(name, None, f"cannot be read: {type(error).__name__}: {error}")
+        report = document.read(path)
+    except ReportError as error:
+        return Owed(name, None, f"cannot be read: {str(error).removeprefix(f'{path}: ')}")
     return Owed(name, report, _problem(report))
 
 
@@ -104,35 +102,16 @@ class Verdict:
 
 
 def judge(owed: Sequence[Owed]) -> Verdict:
-    """One verdict on all results, with a table of what is not as it should be, worst first."""
-    problems = [f"| `{item.name}` | {_cell(item.problem)} |" for item in owed if item.problem]
-    failing = [f"| `{result.case.id}` | {_why(result)} |" for item in owed for result in item.failing]
+    """One verdict on all results: what is wrong with them, then what is in them, failures first."""
     reports = [item.report for item in owed if item.report]
-    costs = [f"| `{result.case.id}` | {_why(result)} |" for it in reports for result in it.results if _costs(result)]
+    failing = sum(len(item.failing) for item in owed)
+    costs = sum(map(_costs, (result for report in reports for result in report.results)))
+    problems = [f"| `{item.name}` | {markdown.quoted(item.problem)} |" for item in owed if item.problem]
     style = "error" if problems or failing else "warning" if costs else "success"
-    cases = sum(len(report.results) for report in reports)
-    lines = [
-        f"**piecewise**: {cases} case(s) in {len(reports)} of {len(owed)} result(s); {_said(problems, failing, costs)}"
-    ]
-    for title, rows in (("result", problems), ("failing case", failing), ("cost", costs)):
-        if rows:
-            lines += ["", f"| {title} | |", "|---|---|", *rows]
-    return Verdict(style, "\n".join(lines) + "\n")
-
-
-def _said(problems: Sequence[str], failing: Sequence[str], costs: Sequence[str]) -> str:
-    said = [(problems, "result(s) unusable"), (failing, "failing"), (costs, "with changed cost")]
-    return ", ".join(f"{len(rows)} {what}" for rows, what in said if rows) or "all passed"
-
-
-def _why(result: CaseResult) -> str:
-    bad = [item for item in result.findings if item.status in (Status.FAIL, Status.NEW, Status.STALE)]
-    return "<br>".join(_cell(f"{item.check} {item.variant}: {item.summary}") for item in bad[:5])
-
-
-def _cell(text: str) -> str:
-    """Text within a table cell: one line, and nothing that Markdown or HTML would take for its own."""
-    text = " ".join(text.split())[:300]
-    for character, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("`", "&#96;")):
-        text = text.replace(character, safe)
-    return text
+    said = [(len(problems), "unusable"), (failing, "case(s) failing"), (costs, "case(s) with changed cost")]
+    lines = [f"**{len(owed)} result(s)**: " + (", ".join(f"{n} {what}" for n, what in said if n) or "all passed")]
+    if problems:
+        lines += ["", "| result | what is wrong |", "|---|---|", *problems]
+    head = "\n".join(lines) + "\n"
+    body = markdown.render(document.merge(reports), markdown.LIMIT - len(head.encode())) if reports else ""
+    return Verdict(style, f"{head}\n{body}")

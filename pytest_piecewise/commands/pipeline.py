@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report = actions.add_parser("report", help="judge the results that steps owe, and publish one verdict")
     report.add_argument("expected", nargs="*", metavar="FILE", help="default: what the generated pipeline says")
     report.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="default: the artifacts of the build")
+    report.add_argument("--out", type=Path, metavar="DIR", default=Path(".piecewise/report"), help="all results as one, as "
+                        "HTML, Markdown, JUnit and JSON; default .piecewise/report")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -157,7 +159,8 @@ def _report(arguments: argparse.Namespace) -> int:
     from pytest_piecewise.ci.generate import EXPECTED  # noqa: PLC0415
     from pytest_piecewise.ci.publish import expected_from, report  # noqa: PLC0415
 
-    return report(os.environ, expected_from(os.environ, arguments.expected, EXPECTED), arguments.folder)
+    expected = expected_from(os.environ, arguments.expected, EXPECTED)
+    return report(os.environ, expected, arguments.folder, arguments.out)
 
 
 def _changed_files(arguments: argparse.Namespace) -> int:

@@ -53,5 +53,6 @@ def merge(reports: Sequence[Report]) -> Report:
         ordered[0],
         tier=max((report.tier for report in ordered), key=TIERS.index),
         complete=all(report.complete for report in ordered),
+        exit_code=max(report.exit_code for report in ordered),
         results=tuple(results[key] for key in sorted(results)),
     )

@@ -102,7 +102,7 @@ CRASHING = TOOL.replace(
 OPTIONS = "-p tests.stand_in"
 
 GATES = (
-    Gate(name="nothing (the clean twin)", state="passed", exit_code=0, passes=True, says="result(s); all passed"),
+    Gate(name="nothing (the clean twin)", state="passed", exit_code=0, passes=True, says="result(s)**: all passed"),
     Gate(name="a wrong tensor", test=real("CHANGED_CONSTANT"), says="equivalence full: "),
     Gate(name="one recompile too many", test=real("RECOMPILE"), says="recompiles "),
     Gate(
@@ -138,7 +138,7 @@ GATES = (
         edits=((FAST, RUN, f"{RUN}\n      - truncate -s 200 {RESULT}/report.json"),),
         state="passed",
         exit_code=0,
-        says="cannot be read: JSONDecodeError",
+        says="cannot be read: expected JSON",
     ),
     Gate(
         name="a generator that crashes",
@@ -178,7 +178,7 @@ GATES = (
         state="soft_failed",
         exit_code=10,
         passes=True,
-        says="1 with changed cost",
+        says="1 case(s) with changed cost",
     ),
     Gate(
         name="a failing test, in the step for costs",

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_piecewise.ci.agent import ANNOTATION_BYTES
 from pytest_piecewise.ci.model import PipelineError
-from pytest_piecewise.ci.publish import cut, expected_from, report
+from pytest_piecewise.ci.publish import expected_from, report
 from pytest_piecewise.ci.results import judge, read_owed
 from pytest_piecewise.records import Case, CaseResult, Finding, Report, Selection, Status, to_plain
 
@@ -50,12 +51,12 @@ GOOD = whole(result("a", PASS))
     ("made", "says"),
     [
         (None, "missing"),
-        ("", "cannot be read: JSONDecodeError"),
-        ('{"schema": 1', "cannot be read: JSONDecodeError"),
-        ("[]", "cannot be read: TypeError"),
-        ("{}", "cannot be read: KeyError"),
-        ('{"schema": 1, "results": 3}', "cannot be read: TypeError"),
-        ('{"schema": 99}', "expected report schema 1, found 99"),
+        ("", "cannot be read: expected JSON"),
+        ('{"schema": 1', "cannot be read: expected JSON"),
+        ("[]", "cannot be read: expected"),
+        ("{}", "cannot be read: expected a report of schema"),
+        ('{"schema": 1, "results": 3}', "cannot be read: expected"),
+        ('{"schema": 99}', "expected a report of schema 1, found 99"),
         ("\0\1", "cannot be read"),
         (dataclasses.replace(GOOD, complete=False), "unfinished: the session ended early, after 1 case"),
         (whole(), "empty: no case was checked"),
@@ -113,12 +114,12 @@ def test_empty_selection_is_good_only_where_it_was_allowed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("findings", "style", "says"),
     [
-        ([PASS], "success", "1 case(s) in 1 of 1 result(s); all passed"),
+        ([PASS], "success", "**1 result(s)**: all passed"),
         ([PASS, SKIP], "success", "all passed"),
-        ([PASS, WRONG], "error", "1 failing"),
-        ([PASS, WRONG, COST], "error", "1 failing"),
-        ([PASS, COST], "warning", "1 with changed cost"),
-        ([PASS, NEW], "warning", "1 with changed cost"),
+        ([PASS, WRONG], "error", "1 case(s) failing"),
+        ([PASS, WRONG, COST], "error", "1 case(s) failing"),
+        ([PASS, COST], "warning", "1 case(s) with changed cost"),
+        ([PASS, NEW], "warning", "1 case(s) with changed cost"),
     ],
 )
 def test_verdict(findings: list[Finding], style: str, says: str, tmp_path: Path) -> None:
@@ -126,12 +127,18 @@ def test_verdict(findings: list[Finding], style: str, says: str, tmp_path: Path)
     assert (verdict.style, says in verdict.text) == (style, True), verdict.text
 
 
-def test_text_of_findings_cannot_break_the_table(tmp_path: Path) -> None:
+def test_text_of_findings_is_nothing_but_text(tmp_path: Path) -> None:
     text = judge(read_owed(tmp_path, [put(tmp_path, "a.json", whole(result("a", WRONG)))])).text
-    row = next(line for line in text.splitlines() if line.startswith("| `a-"))
-    assert row.count("|") == 3
-    assert "<b>" not in row
-    assert "&lt;b&gt;x&#124;y&#96; off &amp; out by one" in row
+    assert "<b>" not in text
+    assert r"&lt;b&gt;x\|y\` off &amp; out" in text
+
+
+def test_text_fits_into_an_annotation(tmp_path: Path) -> None:
+    many = [result(f"m{index}", dataclasses.replace(WRONG, summary="ü" * 700)) for index in range(2000)]
+    text = judge(read_owed(tmp_path, [put(tmp_path, "a.json", whole(*many)), "missing.json"])).text
+    assert 900_000 < len(text.encode()) <= ANNOTATION_BYTES
+    assert "further part(s) did not fit" in text
+    assert "| `missing.json` |" in text
 
 
 def test_report_of_a_folder_ends_with_1_only_for_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,39 +147,34 @@ def test_report_of_a_folder_ends_with_1_only_for_errors(tmp_path: Path, capsys: 
         ("cost", whole(result("a", PASS, COST)), 0),
         ("bad", whole(result("a", WRONG)), 1),
     ):
-        assert report({}, [put(tmp_path, name, made)], tmp_path) == code
-    assert report({}, ["none"], tmp_path) == 1
+        assert report({}, [put(tmp_path, name, made)], tmp_path, tmp_path / "out") == code
+    assert report({}, ["none"], tmp_path, tmp_path / "none") == 1
     assert "missing" in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"report.json", "report.html", "report.md", "junit.xml"}
+    assert not (tmp_path / "none").exists()
 
 
 def test_summary_for_github_is_appended(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
-    assert report({"GITHUB_STEP_SUMMARY": str(summary)}, [put(tmp_path, "a.json", GOOD)], tmp_path) == 0
-    assert summary.read_text().startswith("before\n**piecewise**: 1 case(s)")
+    assert (
+        report({"GITHUB_STEP_SUMMARY": str(summary)}, [put(tmp_path, "a.json", GOOD)], tmp_path, tmp_path / "out") == 0
+    )
+    assert summary.read_text().startswith("before\n**1 result(s)**: all passed")
 
 
 def test_what_cannot_be_published_changes_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"GITHUB_STEP_SUMMARY": str(tmp_path / "no/such/directory.md")}
-    assert report(environ, [put(tmp_path, "a.json", GOOD)], tmp_path) == 0
+    assert report(environ, [put(tmp_path, "a.json", GOOD)], tmp_path, tmp_path / "out") == 0
     assert "not published" in capsys.readouterr().err
 
 
 def test_results_come_from_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PipelineError, match="--from DIR"):
-        report({"BUILDKITE": "true"}, ["a"], None)
+        report({"BUILDKITE": "true"}, ["a"], None, tmp_path)
     with pytest.raises(PipelineError, match="found neither"):
         expected_from({}, [], "V")
     assert expected_from({"V": "a b"}, [], "V") == ["a", "b"]
     assert expected_from({"V": "a b"}, ["c"], "V") == ["c"]
-
-
-def test_long_text_is_cut_by_bytes_between_lines() -> None:
-    text = "\n".join(f"| row {index} | ü |" for index in range(1000))
-    short = cut(text, 500)
-    assert 450 < len(short.encode()) <= 500
-    *rows, _, last = short.splitlines()
-    assert last == "_The rest is in the artifacts._"
-    assert all(row.endswith(" ü |") for row in rows[:-1])
-    assert cut("short", 500) == "short"
