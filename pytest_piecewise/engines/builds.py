@@ -78,6 +78,7 @@ class FullBuild:
     """One graph through Inductor, without graphs: what `torch.compile(fullgraph=True)` gives."""
 
     variant = "full"
+    retraceable = True
     graph_kind = ""
     pool_bytes = 0
     takes_strided = True
@@ -163,6 +164,7 @@ class PiecewiseBuild:
 
     variant = "piecewise"
     takes_strided = True
+    retraceable = True
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -48,6 +48,12 @@ class Section:
         return tuple(str(node.meta.get(TRACED_AS, node.name)) for node in output_nodes(self.graph))
 
     @property
+    def computes(self) -> frozenset[str]:
+        """Names in the whole graph of the nodes that the segment consists of."""
+        nodes = (node for node in self.graph.graph.nodes if node.op not in ("placeholder", "output"))
+        return frozenset(str(node.meta.get(TRACED_AS, node.name)) for node in nodes)
+
+    @property
     def output_nodes(self) -> list[fx.Node]:
         """The nodes of `graph` that it returns."""
         return output_nodes(self.graph)

@@ -285,7 +285,7 @@ class Piece(nn.Module):
         self._evidence.moved_inputs.update((line, None) for line in moved)
         return outputs
 
-    def recorded(self) -> Sequence[Any] | None:
+    def recorded(self, arguments: Sequence[Any]) -> Sequence[Any] | None:
         """Where the graph that the stage asks for reads its inputs, by position; None where no graph is replayed."""
         graph = self._graphs.get(self._stage.padded_size) if self._stage.mode == "replay" else None
         return None if graph is None else graph.recorded

@@ -24,6 +24,7 @@ class VllmEngine:
 
     name = "vllm"
     preload: tuple[str, ...] = ("pytest_piecewise.engines.vllm_builds",)
+    segmented = True
     partition = False
     """Whether Inductor is to make the pieces: vLLM's `use_inductor_graph_partition`."""
 
@@ -75,6 +76,7 @@ class VllmLlmEngine(VllmEngine):
     """Whole engines: `LLM(...)` for a model declared with `llm_model`, in each of vLLM's modes and its default one."""
 
     name = "vllm-llm"
+    segmented = False
     preload = ("pytest_piecewise.engines.vllm_llm",)
     variants = ("eager", "full", "piecewise", "default")
 

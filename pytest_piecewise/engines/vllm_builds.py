@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._inductor.config as inductor_config
 from torch import fx, nn
 from torch._inductor import utils as inductor_utils
 from vllm.compilation import backends
@@ -27,6 +28,7 @@ from pytest_piecewise.engines.builds import (
     owned,
     preserved_state,
 )
+from pytest_piecewise.engines.layout import Layout, remember_names
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.poison import sized_placeholders
 from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module, weight_storages
@@ -34,6 +36,7 @@ from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.tracing import inductor_patches, refusals
 from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
 from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
+from pytest_piecewise.engines.vllm_segments import note_layout
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.errors import BuildError, ModelError
 from pytest_piecewise.models import Model
@@ -57,6 +60,7 @@ class VllmBuild:
         self._evidence, self._stage = Evidence(), Stage(pool=self._pool, frozen=ExitStack)
         self._watch = CompileWatch(self._evidence)
         self._inputs, self._outputs = StaticInputs(request), SizedOutputs()
+        self.layouts: list[Layout] = []
         with request.meter.phase("model"), set_current_vllm_config(self.config), self._tallied():
             self.module = make_module(request.model, request.dtype, request.device, request.seed, self.config)
         self._stage.weights = weight_storages(self.module)
@@ -78,7 +82,8 @@ class VllmBuild:
 
     def _compile(self, call: Call) -> None:
         declared = frozenset(self._request.model.splitting_ops)
-        with observed(self._evidence, self._stage, declared) as compiled, generated_code(self._evidence):
+        layouts = self.layouts if self._request.observed else None
+        with observed(self._evidence, self._stage, declared, layouts) as compiled, generated_code(self._evidence):
             self._outputs.observe(self._call(call, self._inputs.place(call)), call.size)
         entries = [entry for piece in compiled for entry in piece.range_entries.values()]
         self._evidence.compiles = len({id(entry.runnable) for entry in entries})
@@ -112,16 +117,24 @@ class VllmBuild:
         stage.size, stage.padded_size = call.size, rows
         # Poison within the graph needs ops that know how many rows are real, which only a context can tell them.
         stage.poison = call.padding == "nan" and model.context is not None
-        context = set_forward_context(
-            None,
-            self.config,
-            num_tokens=rows,
-            cudagraph_runtime_mode=mode,
-            batch_descriptor=BatchDescriptor(num_tokens=rows),
-        )
-        with self._tallied(), refusals(), context, call_context(model, call):
+        with self._tallied(), refusals(), self._forward_context(rows, mode), call_context(model, call):
             get_forward_context().additional_kwargs[FROZEN] = lambda: call_context(model, call)
             return self.module(*arguments)
+
+    def _forward_context(self, rows: int, mode: CUDAGraphMode) -> Any:
+        descriptor = BatchDescriptor(num_tokens=rows)
+        return set_forward_context(
+            None, self.config, num_tokens=rows, cudagraph_runtime_mode=mode, batch_descriptor=descriptor
+        )
+
+    @contextmanager
+    def within(self, call: Call) -> Iterator[None]:
+        """The metadata of a call, and the configuration in which pieces are compiled."""
+        rows = call.padded_size if self.graph_kind and call.padded_size else call.size
+        patches = inductor_config.patch(inductor_patches(self._request.model))
+        context = self._forward_context(rows, CUDAGraphMode.NONE)
+        with set_current_vllm_config(self.config), patches, context, call_context(self._request.model, call):
+            yield
 
     @contextmanager
     def _tallied(self) -> Iterator[None]:
@@ -233,7 +246,9 @@ def _refuse_undecorated(model: Model, module: nn.Module) -> None:
 
 
 @contextmanager
-def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iterator[list[Any]]:
+def observed(
+    evidence: Evidence, stage: Stage, declared: frozenset[str], layouts: list[Layout] | None = None
+) -> Iterator[list[Any]]:
     """Within it, what vLLM splits is noted, and its graph wrappers are watched. Gives vLLM's `PiecewiseBackend`s.
 
     The functions are vLLM's and Inductor's, and are called as ever; they are the seams that vLLM's own tests look through.
@@ -244,7 +259,8 @@ def observed(evidence: Evidence, stage: Stage, declared: frozenset[str]) -> Iter
     set_wrapper = inductor_utils.set_customized_partition_wrappers
 
     def noted_split(graph: fx.GraphModule, splitting_ops: list[str]) -> Any:
-        module, items = split(graph, splitting_ops)
+        module, items = split(remember_names(graph), splitting_ops)
+        note_layout(layouts, graph, module, items, compiled, declared)
         for item in items:
             if item.is_splitting_graph or not splitting_ops:
                 for node in item.graph.graph.nodes:

@@ -58,6 +58,8 @@ class Inspector:
         self.ratios: dict[str, float] = {}
         """Error over budget of every judged segment, by its name."""
         self.samples: list[Sample] = []
+        self.returned: Results = {}
+        """What the caller got, real rows only."""
         self._values: Results = {}
         self._live: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._writers: dict[str, str] = {}
@@ -289,6 +291,23 @@ class Inspector:
                 self._owners.setdefault(hex(argument.data_ptr()), f"input {name} of {section.label}")
         needed = {name for later in step.layout.sections[step.position + 1 :] for name in later.inputs}
         self._live = {name: pair for name, pair in self._live.items() if name in needed}
+
+    def boundary(self, given: Sequence[Any], returned: Results) -> list[str]:
+        """Which inputs the graph got otherwise than the call has them, and which outputs the caller got otherwise."""
+        layout, call, lines = self.steps[-1].layout, self._judge.call, []
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        for node in layout.graph.graph.find_nodes(op="placeholder"):
+            value, example = self._values.get(node.name), node.meta.get("example_value")
+            sized = any(isinstance(extent, torch.SymInt) for extent in getattr(example, "shape", ()))
+            if value is None or not sized or any(same_bits(real_rows(node, value, call), item) for item in tensors):
+                continue
+            lines.append(f"input {node.name} is none of the arguments of the call")
+        held = [real_rows(node, self._values[node.name], call) for node in layout.graph.graph.nodes
+                if node.name in self._values]  # fmt: skip
+        for name, value in returned.items():
+            if value.dim() and not any(same_bits(value, item) for item in held):
+                lines.append(f"output {name} is nothing that a segment has returned")
+        return lines
 
     def other_piece(self, suspect: Suspect) -> str:
         """The other piece whose inputs a replay has read, told once the whole call is over; empty if there is none."""

@@ -118,7 +118,7 @@ def _reads(
     code: Any, arguments: Sequence[Any], passed: Sequence[Any]
 ) -> tuple[tuple[Any, ...] | None, dict[int, tuple[str, str]]]:
     """What a replay will read, and which inputs it will read elsewhere than this call has put them."""
-    recorded = code.recorded() if hasattr(code, "recorded") else None
+    recorded = code.recorded(arguments) if hasattr(code, "recorded") else None
     if recorded is None:
         return None, {}
     reads, moved = list(passed), {}

@@ -13,12 +13,14 @@ import torch
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.perform import Stage
-from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF, frozen_tensors, pinned_numerics
+from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF, frozen_tensors, make_inputs, pinned_numerics
+from pytest_piecewise.engines.retrace import first_other_node, retraced
 from pytest_piecewise.engines.tasks import make_request
 from pytest_piecewise.localize.growth import growth_of
 from pytest_piecewise.localize.inspection import Inspector, Sample, Suspect, order_of
 from pytest_piecewise.localize.observe import Step, watching
-from pytest_piecewise.localize.place import describe
+from pytest_piecewise.localize.ops import OpSearch, with_op
+from pytest_piecewise.localize.place import describe, source_of
 from pytest_piecewise.localize.repro import Subject, make_repro
 from pytest_piecewise.localize.systematic import systematic
 from pytest_piecewise.localize.truth import Judge, same_bits
@@ -28,8 +30,8 @@ from pytest_piecewise.models import find_model
 from pytest_piecewise.records import BuildRecord, Call, Case, Comparison, Settings, from_plain
 
 _SUMMARIES = {
-    True: "every segment agrees with its own graph, and the whole call with the whole graph: it did not come back",
-    False: "no segment is beyond its budget by itself: rounding that adds up, see the growth per segment",
+    False: "every segment agrees with its own graph, and the whole call with the whole graph: it did not come back",
+    True: "no segment is beyond its budget by itself: rounding that adds up, see the growth per segment",
 }
 Failures = Mapping[str, Sequence[Comparison]]
 
@@ -114,22 +116,37 @@ class Search:
         return self._described(writer, Suspect(step, "stale", (line,)))
 
     def _accumulated(self, call: Call, inspector: Inspector, samples: Sequence[Sample]) -> Localization:
-        """No segment is wrong in any one call: wrong over all of them, called in another order, or just far from exact."""
-        variant = self._request.variant
+        """No segment is wrong in any one call: wrong over all of them, or in how they were put together, or just far off."""
+        variant, steps = self._request.variant, inspector.steps
         if (suspect := systematic(samples, variant, self._unit)) is not None:
             return self._described(call, suspect)
-        judge = Judge(variant, call, self._unit)
         with self._build.within(call):
-            growth = growth_of(inspector.steps, inspector.ratios, judge)
-        steps = inspector.steps
-        late = next((step for number, step in enumerate(steps) if step.position != number), None)
-        if late is not None and any(row.so_far > 1 for row in growth):
-            found = self._described(call, Suspect(late, "wiring", tuple(order_of(steps))))
+            growth = growth_of(steps, inspector.ratios, Judge(variant, call, self._unit))
+            suspect = self._put_together(call, inspector, any(row.so_far > 1 for row in growth))
+        if suspect is not None:
+            found = self._described(call, suspect)
         else:
-            beyond = [row for row in growth if row.so_far > 1]
-            least = self.check in ("equivalence", "exact", "answer") and not beyond
-            found = self._nothing("not_seen" if least else "rounding", _SUMMARIES[least])
+            seen = self.check not in ("equivalence", "exact", "answer") or any(row.so_far > 1 for row in growth)
+            found = self._nothing("rounding" if seen else "not_seen", _SUMMARIES[seen])
         return dataclasses.replace(found, growth=growth)
+
+    def _put_together(self, call: Call, inspector: Inspector, far_off: bool) -> Suspect | None:
+        """Segments in another order, a graph that is not what was traced, or other inputs or outputs than the caller's."""
+        steps, request = inspector.steps, self._request
+        late = next((step for number, step in enumerate(steps) if step.position != number), None)
+        if far_off and late is not None:
+            return Suspect(late, "wiring", tuple(order_of(steps)))
+        graph = steps[-1].layout.graph
+        expected = retraced(request, self._build.module) if getattr(self._build, "retraceable", False) else None
+        other = first_other_node(graph, expected) if expected is not None else None
+        if other is not None:
+            node, wanted = other
+            step = next((s for s in steps if node.name in s.section.computes), steps[-1])
+            line = f"{node.format_node()} in place of {wanted}"
+            return Suspect(step, "graph", (line, *filter(None, [source_of(node)])))
+        given = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
+        lines = inspector.boundary(given, inspector.returned)
+        return Suspect(steps[0 if "input" in lines[0] else -1], "boundary", tuple(lines)) if lines else None
 
     def _candidates(self) -> list[Call]:
         """Calls to look into, in order: the first ones that failed, and all judged ones if what failed is their sum."""
@@ -148,7 +165,7 @@ class Search:
             request.meter.phase(f"inspect: {call.phase}"),
             watching(build.layouts, inspector.look, self._untouched(), inspector.begin),
         ):
-            stage.repeatable(call)
+            inspector.returned = stage.repeatable(call)
         return inspector
 
     def _untouched(self) -> frozenset[int]:
@@ -164,6 +181,9 @@ class Search:
     def _described(self, call: Call, suspect: Suspect) -> Localization:
         """The record of a suspect with all that is asked for: the op, and a script that was run."""
         found = describe(self._request.variant, self.check, call, suspect)
+        directory = Path(self._settings.repro or ".") / self._case.id / self._request.variant
+        if suspect.cause == "code" and self._settings.localize == "op":
+            found = self._with_op(found, call, suspect, directory)
         if not self._settings.repro:
             return found
         subject = Subject(
@@ -171,8 +191,18 @@ class Search:
             suspect=suspect, failures=self._failures,
         )  # fmt: skip
         with self._request.meter.phase("repro"):
-            made = make_repro(subject, Path(self._settings.repro) / self._case.id / self._request.variant)
+            made = make_repro(subject, directory)
         return dataclasses.replace(found, repro=made)
+
+    def _with_op(self, found: Localization, call: Call, suspect: Suspect, directory: Path) -> Localization:
+        judge = Judge(self._request.variant, call, self._unit)
+        with self._request.meter.phase("op"), self._build.within(call):
+            op = OpSearch(suspect, suspect.step.layout.compile, judge).run()
+        kept = directory / "kernel.py"
+        if op is not None and op.source and self._settings.repro:
+            directory.mkdir(parents=True, exist_ok=True)
+            kept.write_text(op.source)
+        return with_op(found, op, str(kept) if kept.exists() else "")
 
     def _nothing(self, cause: str, summary: str) -> Localization:
         first = next(iter(self._failures[self.check]), None)
