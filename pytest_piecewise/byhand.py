@@ -28,6 +28,11 @@ class LiveBuild:
         self.build = build
         """The engine's own object, with `module` and `run`."""
 
+    def __repr__(self) -> str:
+        kind = f", {self.build.graph_kind}" if self.build.graph_kind else ""
+        pieces = f", {self.counts.pieces} pieces" if self.counts.pieces else ""
+        return f"<{self.build.variant} build of {self._model.name}{pieces}{kind}>"
+
     def __call__(self, size: int, seed: int = 0, *, padding: str = "zero", graphs: bool = True) -> dict[str, Any]:
         """Outputs by name, real rows only. A size between captured ones is padded and replayed; one beyond the model's
         largest is a ModelError."""

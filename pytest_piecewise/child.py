@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -101,12 +102,32 @@ def _failure(variant: str, error: Exception) -> BuildRecord:
     elif isinstance(error, PiecewiseError):
         made = {"check": "build", "summary": str(error)}
     else:
-        text = "".join(traceback.format_exception(error))
-        made = {"check": "build", "summary": f"{type(error).__name__}: {_first_line(error)}", "detail": _tail(text)}
+        detail = _tail("\n".join(_told(error)))
+        made = {"check": "build", "summary": f"{type(error).__name__}: {_first_line(error)}", "detail": detail}
     return BuildRecord(
         variant=variant,
         outcome="memory" if out_of_memory else "error",
         findings=(Finding(status=Status.FAIL, variant=variant, **made),),
+    )
+
+
+def _told(error: BaseException) -> Iterator[str]:
+    """A traceback without the frames of libraries and of this package, which are in the child's output; cause first."""
+    if error.__cause__ is not None:
+        yield from _told(error.__cause__)
+        yield "which led to:"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    for frame in own or frames[-3:]:
+        yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+    yield f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+
+
+def _is_library(file: str) -> bool:
+    path = Path(file)
+    ours = path.is_relative_to(Path(__file__).parent)
+    return (
+        ours or "site-packages" in path.parts or path.is_relative_to(sysconfig.get_paths()["stdlib"]) or file[0] == "<"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_piecewise import hooks
@@ -45,7 +45,8 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
     if settings.tier != TIERS[0]:  # the check `cache` is too dear for every change
         tasks += cache_tasks(case)
     records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks)
-    located = _localize(case, settings, worker, on_tick, folder, records) if settings.localize != "off" else ()
+    failed = localizable(findings, [item for record in records for item in record.comparisons])
+    located = _localize(case, settings, worker, on_tick, folder, failed) if settings.localize != "off" else ()
     return dataclasses.replace(result_of(case, settings, records, findings), localizations=located)
 
 
@@ -96,13 +97,23 @@ def do_tasks(
     return records, findings
 
 
+def localize_result(result: CaseResult, settings: Settings, worker: Worker) -> tuple[Localization, ...]:
+    """Where the failures of a case that ran before begin."""
+    failures = localizable(result.findings, [item for build in result.builds for item in build.comparisons])
+    folder = Path(tempfile.mkdtemp(prefix="piecewise-localize-"))
+    try:
+        return _localize(result.case, settings, worker, lambda variant, phase, seconds: None, folder, failures)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _localize(
-    case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path, records: Sequence[BuildRecord]
+    case: Case, settings: Settings, worker: Worker, on_tick: OnTick, folder: Path, failed: Failed
 ) -> tuple[Localization, ...]:
-    """For every compiled variant whose comparisons failed, where that begins; each in a child of its own."""
+    """For every variant whose comparisons failed, where that begins; each in a child of its own."""
     found: list[Localization] = []
     segmented = getattr(hooks.find_engine(case.engine), "segmented", False)
-    for variant, failures in localizable(records).items():
+    for variant, failures in failed.items():
         if not segmented:
             found.append(unlocated(variant, failures, f"engine {case.engine!r} does not show its segments"))
             continue
@@ -114,14 +125,16 @@ def _localize(
     return tuple(found)
 
 
-def localizable(records: Sequence[BuildRecord]) -> dict[str, dict[str, list[Comparison]]]:
-    """Failed checks that have a place, by variant, with their failed comparisons. What the model allows has not failed."""
+Failed = Mapping[str, Mapping[str, Sequence[Comparison]]]
+"""Failed comparisons by variant and check."""
+
+
+def localizable(findings: Iterable[Finding], comparisons: Sequence[Comparison]) -> Failed:
+    """Failed checks that have a place, with their failed comparisons. What the model allows has not failed."""
     found: dict[str, dict[str, list[Comparison]]] = {}
-    failed = [item for record in records for item in record.findings if item.status is Status.FAIL]
-    comparisons = [item for record in records for item in record.comparisons if not item.ok]
-    for item in failed:
-        if item.check in FOLLOWED:
-            mine = [c for c in comparisons if (c.check, c.variant) == (item.check, item.variant)]
+    for item in findings:
+        if item.status is Status.FAIL and item.check in FOLLOWED:
+            mine = [c for c in comparisons if not c.ok and (c.check, c.variant) == (item.check, item.variant)]
             found.setdefault(item.variant, {})[item.check] = mine
     return found
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
-NAMES = ("schema", "checks", "faults", "baselines", "null", "history", "alerts", "report", "doctor", "pipeline")
+NAMES = (
+    "schema", "checks", "faults", "baselines", "null", "history", "alerts", "report", "localize", "doctor", "pipeline",
+)  # fmt: skip
 """Every command by the name of its module, in the order of the help."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest import mock
 
 from torch._inductor import config
@@ -19,13 +18,8 @@ _NODES = re.compile(r"Topologically Sorted Source Nodes: \[([^\]]*)\]")
 def generated_sources() -> Iterator[list[str]]:
     """Within it, the generated module of every compilation is appended to the list; caches are off, or there were none."""
     found: list[str] = []
-    save: Any = GraphLowering.save_output_code  # a hook that does nothing by itself
-
-    def keep(code: str, *more: Any) -> None:
-        found.append(code)
-        save(code, *more)
-
-    with mock.patch.object(GraphLowering, "save_output_code", keep), config.patch(force_disable_caches=True):
+    # A hook of Inductor's for its own tests, None otherwise.
+    with mock.patch.object(GraphLowering, "save_output_code", found.append), config.patch(force_disable_caches=True):
         yield found
 
 
@@ -33,7 +27,7 @@ def kernel_of(source: str, node: str, op: str) -> tuple[str, tuple[str, ...]]:
     """The kernel that computes the node of that name, and the ops fused in it; empty if the source does not tell.
 
     A comment before a call names its nodes. A C++ kernel has none of its own and is named after its ops: of those with
-    the op in their name it is the one nearest to the comment that has the node.
+    the op in their name it is the one nearest to the comment that has the node, or the last if none has it.
     """
     calls: list[tuple[int, str]] = []
     comments: list[tuple[int, list[str]]] = []
@@ -43,9 +37,7 @@ def kernel_of(source: str, node: str, op: str) -> tuple[str, tuple[str, ...]]:
             comments.append((number, nodes[1].split(", ")))
         elif (kernel := _KERNEL.search(line)) is not None and not line.lstrip().startswith("#"):
             calls.append((number, kernel[1]))
-    place = next((number for number, nodes in comments if node in nodes), None)
-    if place is None:
-        return "", ()
+    place = next((number for number, nodes in comments if node in nodes), len(body))
     after = next((name for number, name in calls if number > place), "")
     named = [(abs(number - place), name) for number, name in calls if op in _ops(name)]
     name = after if after.startswith("triton") or not named else min(named)[1]

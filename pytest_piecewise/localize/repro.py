@@ -32,7 +32,7 @@ from pytest_piecewise.records import Call, Case, Settings, to_plain
 from pytest_piecewise.split import custom_ops
 
 REPRODUCED = (": reproduced", "\nreproduced")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 240
 """After which a script is ended, and held not to reproduce."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from pytest_piecewise import hooks, protocol
 from pytest_piecewise.engines import Request
+from pytest_piecewise.engines import describe as describe_error
 from pytest_piecewise.engines.perform import Stage
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF, frozen_tensors, make_inputs, pinned_numerics
 from pytest_piecewise.engines.retrace import first_other_node, retraced
@@ -183,9 +185,21 @@ class Search:
         found = describe(self._request.variant, self.check, call, suspect)
         directory = Path(self._settings.repro or ".") / self._case.id / self._request.variant
         if suspect.cause == "code" and self._settings.localize == "op":
-            found = self._with_op(found, call, suspect, directory)
-        if not self._settings.repro:
-            return found
+            found = self._or_a_note(found, lambda known: self._with_op(known, call, suspect, directory))
+        if self._settings.repro:
+            found = self._or_a_note(found, lambda known: self._with_repro(known, call, suspect, directory))
+        return found
+
+    def _or_a_note(self, known: Localization, further: Callable[[Localization], Localization]) -> Localization:
+        """What is known, and more if that can be found: an error on the way must not lose the place."""
+        try:
+            return further(known)
+        except Exception as error:  # noqa: BLE001 - of compilers and graphs that are wrong somewhere, anything may come
+            traceback.print_exc()
+            note = f"the search stopped here: {type(error).__name__}: {describe_error(error)}"
+            return dataclasses.replace(known, notes=(*known.notes, note))
+
+    def _with_repro(self, found: Localization, call: Call, suspect: Suspect, directory: Path) -> Localization:
         subject = Subject(
             case=self._case, settings=self._settings, model=self._request.model, call=call, found=found,
             suspect=suspect, failures=self._failures,

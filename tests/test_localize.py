@@ -1,0 +1,146 @@
+"""A failed comparison is followed to the planted place, with a script that reproduces it: pytest in a subprocess."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_piecewise.engines.sources import kernel_of
+from pytest_piecewise.localize.place import module_path
+from pytest_piecewise.located import Localization, Repro
+from pytest_piecewise.reports.located import localization_lines
+from tests.running import ROOT, configure, environment, run_pytest
+
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Found], str]:
+    """All placed faults once, over two workers: the directory, localizations of piecewise by engine, and the output."""
+    directory = configure(tmp_path_factory.mktemp("places"), "tests.places.engines")
+    done = run_pytest(directory, "-n2", "--piecewise", "--piecewise-report=out", str(ROOT / "tests/places/cases.py"))
+    report = json.loads((directory / "out" / "report.json").read_text())
+    found = {
+        result["case"]["engine"]: item
+        for result in report["results"]
+        for item in result["localizations"]
+        if item["variant"] == "piecewise"
+    }
+    assert done.returncode == 1, done.stdout + done.stderr
+    return directory, found, done.stdout
+
+
+PLACES = [
+    # engine, cause, segment, and what the evidence, the op or the sources must say
+    ("native@shifted@gelu_1", "code", "piece 2", "test_encoder.py"),
+    ("native@stale@1", "stale", "piece 1", "recorded at 0x"),
+    ("native@swapped@1", "wiring", "piece 1", "got the value of"),
+    ("native@op@1", "splitting_op", "fastcheck::attention", "called by itself"),
+    ("native", "padding", "planted::mix_all_rows", "padding row"),
+]
+
+
+@pytest.mark.parametrize(("engine", "cause", "segment", "said"), PLACES, ids=[place[0] for place in PLACES])
+def test_place_is_the_planted_one(
+    session: tuple[Path, dict[str, Found], str], engine: str, cause: str, segment: str, said: str
+) -> None:
+    found = session[1][engine]
+    assert (found["cause"], found["segment"]) == (cause, segment), found
+    assert said in " ".join([*found["evidence"], found["op_source"], *found["sources"]])
+
+
+def test_op_is_the_planted_one(session: tuple[Path, dict[str, Found], str]) -> None:
+    found = session[1]["native@shifted@gelu_1"]
+    assert found["op"].partition(" ")[0] == "gelu"
+    assert "approximate" in found["op_source"]
+    assert "async_compile" in Path(found["kernel_source"]).read_text()
+
+
+@pytest.mark.parametrize("engine", [place[0] for place in PLACES])
+def test_script_was_run_and_reproduces(session: tuple[Path, dict[str, Found], str], engine: str) -> None:
+    made = session[1][engine]["repro"]
+    assert made["reproduced"], made
+    directory = Path(made["directory"])
+    assert directory.is_relative_to(session[0] / "out" / "repro")
+    assert 0 < made["size_bytes"] < 8 * 2**20
+
+
+def test_script_of_a_replay_needs_torch_alone(session: tuple[Path, dict[str, Found], str]) -> None:
+    directory = Path(session[1]["native@stale@1"]["repro"]["directory"])
+    text = (directory / "repro.py").read_text()
+    assert "pytest_piecewise" not in text
+    done = subprocess.run(
+        [sys.executable, "repro.py"], cwd=directory, env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    # Its clean twin: what the replay reads is where the call has put it.
+    clean = text.replace("if number not in moved and", "if")
+    assert clean != text
+    (directory / "clean.py").write_text(clean)
+    done = subprocess.run(
+        [sys.executable, "clean.py"], cwd=directory, env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_failure_shows_the_place(session: tuple[Path, dict[str, Found], str]) -> None:
+    assert "WHERE (piecewise, bits_graphs" in session[2]
+    assert "exits 1 in a fresh process" in session[2]
+
+
+def test_script_that_does_not_reproduce_is_said_to_be_so() -> None:
+    made = Repro(directory="/r", size_bytes=2048, reproduced=False, output="0 of 8", inputs="Inductor alone")
+    found = Localization(
+        variant="full", check="equivalence", phase="first", size=8, cause="code", summary="x", repro=made
+    )
+    assert list(localization_lines(found))[-1].strip() == (
+        "python /r/repro.py: does NOT reproduce in a fresh process (Inductor alone; 2.0 KiB)"
+    )
+
+
+SOURCE = """
+    def call(self, args):
+        # Topologically Sorted Source Nodes: [linear, add], Original ATen: [aten.mm, aten.add]
+        extern_kernels.mm(arg0, arg1, out=buf0)
+        cpp_fused_add_mean_0(buf0)
+        # Topologically Sorted Source Nodes: [mean, linear_1], Original ATen: [aten.mean, aten.mm]
+        extern_kernels.mm(buf0, arg2, out=buf1)
+        cpp_fused_mul_silu_1(buf1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "op", "kernel", "members"),
+    [
+        ("mean", "mean", "cpp_fused_add_mean_0", ("add", "mean")),
+        ("silu", "silu", "cpp_fused_mul_silu_1", ("mul", "silu")),
+        ("linear_1", "linear", "extern_kernels.mm", ("mm",)),
+        ("cat", "cat", "", ()),
+    ],
+)
+def test_kernel_of_a_node(node: str, op: str, kernel: str, members: tuple[str, ...]) -> None:
+    assert kernel_of(SOURCE, node, op) == (kernel, members)
+
+
+def test_triton_kernel_is_named_by_the_comment_before_it() -> None:
+    comment = "# Topologically Sorted Source Nodes: [relu], Original ATen: []"
+    source = f"def call(args):\n  {comment}\n  triton_poi_fused_relu_0.run(x)"
+    assert kernel_of(source, "relu", "relu") == ("triton_poi_fused_relu_0", ("relu",))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("L['self'].layers.0.attention", "layers.0.attention"),
+        ("L['self']._modules['layers']._modules['0']", "layers.0"),
+        ("L['self'].layers[3].mlp", "layers.3.mlp"),
+        ("L['self']", ""),
+    ],
+)
+def test_path_of_a_module(path: str, expected: str) -> None:
+    assert module_path(path) == expected
