@@ -140,6 +140,7 @@ def test_triton_kernel_is_named_by_the_comment_before_it() -> None:
         ("L['self']._modules['layers']._modules['0']", "layers.0"),
         ("L['self'].layers[3].mlp", "layers.3.mlp"),
         ("L['self']", ""),
+        ("L['fn'].1", "1"),
     ],
 )
 def test_path_of_a_module(path: str, expected: str) -> None:

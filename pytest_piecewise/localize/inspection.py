@@ -22,6 +22,7 @@ from pytest_piecewise.localize.truth import (
     truth_of,
 )
 from pytest_piecewise.records import Comparison
+from pytest_piecewise.split import custom_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,10 @@ class Inspector:
                 f"{differ} of {passed.numel()} elements differ{written}"
             )
         yield from changed
-        if not changed:
+        ops = custom_ops(step.section.graph.graph)
+        if not changed and ops:
+            yield f"no input has moved; the Python of {', '.join(ops)} ran at capture only, its metadata included"
+        elif not changed:
             yield (
                 "every input lies where it lay at capture: the replay differs by something else that the code reads or "
                 "writes (metadata of the capture, a workspace, memory used twice)"

@@ -13,6 +13,7 @@ from pytest_piecewise.engines.layout import Layout, Section
 from pytest_piecewise.localize.inspection import Suspect
 from pytest_piecewise.located import CAUSES, Localization
 from pytest_piecewise.records import Call
+from pytest_piecewise.split import op_names
 
 MOST_PLACES = 12
 """How many layers, and how many source lines, are named at most."""
@@ -22,7 +23,8 @@ def describe(variant: str, check: str, call: Call, suspect: Suspect) -> Localiza
     """The record of a suspect, as far as the piece."""
     step, worst = suspect.step, suspect.comparison
     section, layout = step.section, step.layout
-    nodes = list(section.graph.graph.nodes)
+    # Of a segment between pieces the splitting ops come first, then the views beside them.
+    nodes = sorted(section.graph.graph.nodes, key=lambda node: not set(section.ops).intersection(op_names(node)))
     where = f"{segment_name(layout, section)} {between_text(layout, section)}".strip()
     summary = f"{where}: {CAUSES[suspect.cause]}"
     found = Localization(
@@ -98,7 +100,7 @@ def layers_of(nodes: Iterable[fx.Node]) -> tuple[str, ...]:
 
 def module_path(path: str) -> str:
     """`layers.0.attention` out of Dynamo's `L['self'].layers.0.attention` or `L__self___layers_0_attention`."""
-    text = re.sub(r"^L\['self'\]\.?", "", path)
+    text = re.sub(r"^L\['\w+'\]\.?", "", path)
     text = re.sub(r"_modules\['([^']+)'\]", r"\1", text)
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", text).removeprefix(".")
 

@@ -58,6 +58,11 @@ class Subject:
     failures: Mapping[str, Any]
 
     @property
+    def unit(self) -> float:
+        """Unit of rounding of the case's dtype."""
+        return UNIT_ROUNDOFF[getattr(torch, self.case.dtype)]
+
+    @property
     def section(self) -> Section:
         """The segment that is wrong."""
         return self.suspect.step.section
@@ -114,7 +119,7 @@ def _compiled(subject: Subject) -> Iterator[Draft]:
                 dynamic=list(dynamic.items()),
                 backend=", backend=backend" if engine else "",
                 outputs=outputs,
-                unit=UNIT_ROUNDOFF[getattr(torch, subject.case.dtype)],
+                unit=subject.unit,
                 floor=worst.budget if worst is not None and systematic else 1e-30,
             )
             body = script.IN_FLOAT64 + "\n\n" + body.lstrip("\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pytest_piecewise.localize.inputs import Input, randomised, resized
+from pytest_piecewise.localize.truth import Judge, results_of, truth_of
 
 if TYPE_CHECKING:
     from pytest_piecewise.localize.repro import Subject
@@ -27,10 +29,37 @@ def smaller(
         yield _with_rows(randomised(_with_rows(inputs, sized, rows, MANY_ROWS)), sized, MANY_ROWS, MANY_ROWS), sized
         yield _with_rows(inputs, sized, rows, MANY_ROWS), sized
         return
-    if rows > 1:
-        yield randomised(inputs), sized
+    for few in _row_counts(rows) if not engine else (rows,):
+        made = randomised(_with_rows(inputs, sized, rows, few))
+        if few == rows or _still_wrong(subject, made, few):
+            yield made, sized if few > 1 else {}
+            break
     yield list(inputs), sized if rows > 1 else {}
     yield list(inputs), {}
+
+
+def _row_counts(rows: int) -> list[int]:
+    """From few rows to all of them. A single one would be compiled apart, as a constant."""
+    counts = [1 << power for power in range(1, rows.bit_length()) if 1 << power < rows]
+    return [*counts, rows]
+
+
+def _still_wrong(subject: Subject, inputs: Sequence[Input], rows: int) -> bool:
+    """Whether the piece's own code, which serves every size, is beyond its budget on these arguments."""
+    step, call = subject.suspect.step, subject.call
+    graph, code = subject.section.graph, subject.section.compiled
+    made = {item.name: item.make() for item in inputs}
+    arguments = []
+    for node, value in zip(graph.graph.find_nodes(op="placeholder"), step.passed, strict=True):
+        is_size = isinstance(value, int) and isinstance(node.meta.get("example_value"), torch.SymInt)
+        arguments.append(made.get(node.name, value * rows // (call.padded_size or call.size) if is_size else value))
+    assert code is not None
+    judge = Judge(subject.found.variant, dataclasses.replace(call, size=rows, padded_size=0), subject.unit)
+    try:
+        verdict = judge.against(graph, truth_of(graph, arguments), results_of(graph, code, arguments))
+    except (RuntimeError, AssertionError, IndexError):  # code that was made for other strides, or indices out of range
+        return False
+    return verdict is not None and not verdict.ok
 
 
 def _with_rows(inputs: Sequence[Input], sized: dict[int, int], rows: int, wanted: int) -> list[Input]:
