@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from pytest_piecewise.engines import Request
-from pytest_piecewise.engines.builds import dummy_call, mark_sizes
+from pytest_piecewise.engines.builds import dummy_call
 from pytest_piecewise.engines.layout import copy_graph
 from pytest_piecewise.engines.prepare import make_inputs, sized_inputs
+from pytest_piecewise.engines.tracing import mark_sizes
 from pytest_piecewise.split import structural_lines
 
 
