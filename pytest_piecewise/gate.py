@@ -65,7 +65,7 @@ class Gate:
         """Why costs of this case are not measured; empty if they can be."""
         if self._settings.isolation == "none":
             return "with --piecewise-isolation=none builds share one process"
-        if any(item.status is Status.FAIL and item.check == "build" for item in result.findings):
+        if not _built(result):
             return "a variant could not be built"
         if hasattr(find_engine(result.case.engine), "tasks"):
             return f"the engine {result.case.engine} measures its own"
@@ -75,8 +75,7 @@ class Gate:
         """What baselines and costs say, and what was not measured of them and why."""
         if not result.builds:
             return ()
-        built = not any(item.status is Status.FAIL and item.check == "build" for item in result.findings)
-        found = self._judged(result) if built else ()
+        found = self._judged(result) if _built(result) else ()
         if self._settings.isolation == "none":
             # Nothing measured in a process that has built something else gates a cost.
             found = tuple(item for item in found if item.check != "cost")
@@ -156,3 +155,8 @@ def _told(changes: Sequence[update.Change]) -> list[str]:
     ]
     new = sum(item.before is None for item in changes)
     return lines + ([f"    {new} new"] if new else [])
+
+
+def _built(result: CaseResult) -> bool:
+    """Whether every variant came to its end; one may also fail by another check than `build`, such as graph breaks."""
+    return all(build.outcome == "ok" for build in result.builds)

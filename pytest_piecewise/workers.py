@@ -234,8 +234,11 @@ class InProcess:
 
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Does the task here, with private cache directories."""
+        import torch  # noqa: PLC0415
+
         from pytest_piecewise.child import work  # noqa: PLC0415 - imports torch
 
+        torch.compiler.reset()  # or each build would count towards the recompile limit of the next one of its class
         folder.mkdir(parents=True)
         before = dict(os.environ)
         try:

@@ -20,7 +20,10 @@ def note_shape_guards(evidence: Evidence) -> None:
 
 
 def _says_only_size_one_apart(expression: Any) -> bool:
-    """Whether a guard on shapes is that two sizes are one, or holds for every size from 2 on."""
+    """Whether a guard on shapes is that two sizes are one, or holds for every size from 2 on; or one of several that are
+    enough is (what may be broadcast: the sizes are one, or the second is 1)."""
+    if type(expression).__name__ == "Or":
+        return any(_says_only_size_one_apart(part) for part in expression.args)
     if type(expression).__name__ == "Equality" and all(argument.is_Symbol for argument in expression.args):
         return True
     if len(expression.free_symbols) != 1:
