@@ -67,9 +67,9 @@ def plan(
     if not changes:
         return Plan(path=path, baseline=stored, changes=())
     kernels = judge.kernels_of(result) if _kernels_changed(changes) else stored.kernels
-    return Plan(
-        path=path, baseline=dataclasses.replace(stored, metrics=metrics, kernels=kernels), changes=tuple(changes)
-    )
+    source = _source(result, root) or stored.source
+    made = dataclasses.replace(stored, source=source, metrics=metrics, kernels=kernels)
+    return Plan(path=path, baseline=made, changes=tuple(changes))
 
 
 def _renewed(result: CaseResult, path: Path, stored: Baseline | None, source: str) -> Plan:
