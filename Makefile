@@ -5,7 +5,7 @@ PYTEST = $(VENV)/bin/python -m pytest
 WORKERS ?= 2
 REPORT ?= .piecewise
 
-.PHONY: setup ci-tools fastcheck test vllm lint clean
+.PHONY: setup ci-tools fastcheck pipeline test vllm lint clean
 
 setup: $(VENV)/ready
 ci-tools: .venv-ci/ready
@@ -34,6 +34,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 fastcheck: setup
 	$(PYTEST) --piecewise -n $(WORKERS) --piecewise-report $(REPORT) suites/fastcheck
+
+# The same as a step of the pipeline in .buildkite, with its report, on this machine.
+pipeline: ci-tools
+	.venv-ci/bin/pytest-piecewise pipeline run-local --without gpu --without gpu-quiet --env RUN_ALL=1 \
+		--only fastcheck-cpu --only report
 
 test: setup lint
 	$(PYTEST) tests

@@ -12,6 +12,8 @@ from pytest_piecewise.ci.model import Change
 MAIN = "main"
 WITHOUT = "PIECEWISE_WITHOUT_DEVICES"
 """Environment variable: devices of the configuration that this place does not have, separated by commas."""
+ONLY = "PIECEWISE_ONLY_STEPS"
+"""Environment variable: keys of the steps that are to run, with what they need, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ def change_of(environ: Mapping[str, str], difference: Difference) -> Change:
         branch=f"pull/{number}" if pull_request else environ.get("BUILDKITE_BRANCH", ""),
         run_all="RUN_ALL=1" if environ.get("RUN_ALL") == "1" else "",
         without=_names(environ.get(WITHOUT, "")),
+        only=_names(environ.get(ONLY, "")),
     )
 
 

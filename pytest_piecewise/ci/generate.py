@@ -33,6 +33,10 @@ def plan(config: Config, change: Change) -> Plan:
     """The steps that run for a change, those behind blocks, and none of a tier that is left out."""
     wanted = {step.key for step in config.steps if not step.reports and _waits_behind(config, change, step) == ""}
     steps = {step.key: step for step in config.steps}
+    if change.only:
+        if unknown := change.only - steps.keys():
+            raise PipelineError(f"expected keys of steps, found {min(unknown)!r}; known are {', '.join(steps)}")
+        wanted = {key for key in change.only if not steps[key].reports}
     pending = list(wanted)
     while pending:  # what a running step depends on runs as well
         for key in _needed(steps, pending.pop()):
@@ -42,7 +46,7 @@ def plan(config: Config, change: Change) -> Plan:
     blocked: dict[str, tuple[Step, ...]] = {}
     for step in config.steps:
         block = _waits_behind(config, change, step)
-        if block and step.key not in wanted and not step.reports:
+        if block and step.key not in wanted and not step.reports and not change.only:
             blocked[block] = (*blocked.get(block, ()), step)
     reports = tuple(step for step in config.steps if step.reports)
     return Plan((*(step for step in config.steps if step.key in wanted), *reports), blocked)

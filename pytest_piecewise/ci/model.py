@@ -93,7 +93,8 @@ class Config:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What a pipeline is generated for. `files` is None where the difference could not be computed; `run_all` is why
-    every step runs whatever has changed (empty: it does not); `without` names devices that this place does not have."""
+    every step runs whatever has changed (empty: it does not); `without` names devices that this place does not have; `only`
+    are the steps that run, with what they need, whatever else is said (empty: those that are due)."""
 
     files: tuple[str, ...] | None = None
     labels: frozenset[str] = frozenset()
@@ -101,3 +102,4 @@ class Change:
     branch: str = ""
     run_all: str = ""
     without: frozenset[str] = frozenset()
+    only: frozenset[str] = frozenset()

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     local.add_argument(
         "--unblock", action="append", default=[], metavar="KEY", help="open this block; `all`: every one"
     )
-    local.add_argument("--only", action="append", default=[], metavar="KEY", help="of the uploaded steps; default all")
+    local.add_argument(
+        "--only", action="append", default=[], metavar="KEY", help="run this step, and what it needs; may be repeated"
+    )
     local.add_argument(
         "--spool", type=Path, metavar="DIR", help="logs, artifacts, annotations; default: a new one in /tmp"
     )
@@ -140,7 +142,7 @@ def _summarise(build: Build) -> None:
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
-    from pytest_piecewise.ci.change import WITHOUT, checked_out  # noqa: PLC0415
+    from pytest_piecewise.ci.change import ONLY, WITHOUT, checked_out  # noqa: PLC0415
 
     branch, commit = checked_out(arguments.root)
     found = {
@@ -148,6 +150,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         "BUILDKITE_COMMIT": commit,
         "BUILDKITE_SOURCE": arguments.source,
         WITHOUT: ",".join(arguments.without),
+        ONLY: ",".join(arguments.only),
     }
     if arguments.pull_request or arguments.label:
         found["BUILDKITE_PULL_REQUEST"] = arguments.pull_request or "1"

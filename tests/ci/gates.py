@@ -88,12 +88,8 @@ RUN = f"make fastcheck REPORT={RESULT}"
 FINDER = (
     f"find suites -name 'test_*.py' -exec .venv/bin/python -m pytest --piecewise --piecewise-report {RESULT} {{}} \\;"
 )
-ONLY_PERF: tuple[Edit, ...] = (
-    (FAST, "    results: .piecewise/fastcheck-cpu\n", ""),
-    (FAST, "    results: .piecewise/fastcheck-gpu\n", ""),
-    (FAST, "--piecewise-device cuda -p no:xdist", "--piecewise-device cpu -p no:xdist"),
-)
-"""The step for costs on this machine's CPU, and the report on it alone."""
+PERF_ON_CPU: tuple[Edit, ...] = ((FAST, "--piecewise-device cuda -p no:xdist", "--piecewise-device cpu -p no:xdist"),)
+"""The step for costs, on this machine's CPU."""
 KILLED = f"{SKIPPED}\ndef test_then_killed():\n    import os\n    os.kill(os.getpid(), 9)\n"
 TOOL = '#!/bin/sh\nexec {python} -m pytest_piecewise.cli "$@"\n'
 CRASHING = TOOL.replace(
@@ -172,7 +168,7 @@ GATES = (
         name="a cost that grew, in the step for costs",
         step=PERF,
         test=case("stand_in"),
-        edits=ONLY_PERF,
+        edits=PERF_ON_CPU,
         prepare="--piecewise-update=new",
         environ={"STAND_IN_KERNELS": "4"},
         state="soft_failed",
@@ -184,7 +180,7 @@ GATES = (
         name="a failing test, in the step for costs",
         step=PERF,
         test=FAILING,
-        edits=ONLY_PERF,
+        edits=PERF_ON_CPU,
         exit_code=1,
         says="the session ended with exit code 1",
     ),
@@ -229,13 +225,11 @@ def run_gate(gate: Gate, folder: Path) -> Closed:
         outer = {name: value for name, value in os.environ.items() if name != "CI"}
         subprocess.run(command, cwd=root, env=outer | environ, check=True, capture_output=True)
     said: list[str] = []
+    named = {} if gate.step == BOOTSTRAP else {"PIECEWISE_ONLY_STEPS": gate.step}
     choices = Choices(
-        environ=environ
-        | {"RUN_ALL": "1", "PIECEWISE_WITHOUT_DEVICES": "" if gate.step in (GPU, PERF) else "gpu,gpu-quiet"}
-        | gate.environ,
-        only=frozenset()
-        if gate.step == BOOTSTRAP
-        else frozenset({gate.step, "report"} - ({"report"} if gate.step == GPU else set())),
+        environ=environ | {"RUN_ALL": "1"} | named | gate.environ,
+        # What the step needs (lint) is left out, and the report where the step owes nothing more than its exit code.
+        only=frozenset({gate.step} | ({"report"} if gate.step in (CPU, PERF) else set()) if named else ()),
     )
     build = LocalBuild(root, folder / "spool", choices, said.append).run(root / PIPELINE)
     return Closed(

@@ -104,6 +104,8 @@ def test_labels_of_an_earlier_pull_request_count_for_no_branch() -> None:
 
 
 def test_variables_that_a_person_sets() -> None:
-    found = change_of({"NIGHTLY": "1", "RUN_ALL": "1", "PIECEWISE_WITHOUT_DEVICES": "gpu, tpu"}, KNOWN)
+    environ = {"NIGHTLY": "1", "RUN_ALL": "1", "PIECEWISE_WITHOUT_DEVICES": "gpu, tpu", "PIECEWISE_ONLY_STEPS": "a,b"}
+    found = change_of(environ, KNOWN)
+    assert found.only == {"a", "b"}
     assert (found.source, found.run_all, found.without) == ("schedule", "RUN_ALL=1", {"gpu", "tpu"})
     assert change_of({}, KNOWN).run_all == ""

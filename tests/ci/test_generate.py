@@ -18,9 +18,9 @@ from pytest_piecewise.ci.steps import read_config
 from tests.ci.projects import CONFIG, project, step, steps
 from tests.running import ROOT
 
-FAST = {"lint", "unit", "fastcheck-cpu", "fastcheck-gpu", "fastcheck-perf"}
+FAST = {"lint", "unit", "fastcheck-cpu", "fastcheck-vllm", "fastcheck-gpu", "fastcheck-perf"}
 GATES = FAST - {"unit"}  # those that test the package's own checks, and `lint`, which runs for everything
-FULL, NIGHTLY = {"full-cpu", "full-gpu"}, {"nightly-perf", "baselines-propose"}
+FULL, NIGHTLY = {"full-cpu", "full-gpu"}, {"nightly-perf", "nightly-alerts", "baselines-propose"}
 ENGINE, SUITE, BASELINE = "pytest_piecewise/engines/static.py", "suites/fastcheck/test_llama.py", "baselines/a/b.json"
 
 TABLE: list[tuple[tuple[str, ...] | None, str, str, str, set[str], set[str]]] = [
@@ -30,7 +30,8 @@ TABLE: list[tuple[tuple[str, ...] | None, str, str, str, set[str], set[str]]] = 
     ((ENGINE,), "", "webhook", "main", FAST | FULL, set()),
     ((ENGINE,), "", "schedule", "main", FAST | FULL | NIGHTLY, set()),
     ((ENGINE,), "", "ui", "topic", FAST, FULL),
-    ((SUITE,), "", "webhook", "topic", FAST, FULL),
+    ((SUITE,), "", "webhook", "topic", FAST - {"fastcheck-vllm"}, FULL),
+    (("suites/vllm/models.py",), "", "webhook", "topic", {"lint", "unit", "fastcheck-vllm"}, FULL),
     ((BASELINE,), "", "webhook", "topic", GATES, FULL),
     ((BASELINE,), "ready", "webhook", "topic", GATES | FULL, set()),
     (("tests/test_split.py",), "", "webhook", "topic", {"lint", "unit"}, FULL),
@@ -76,7 +77,7 @@ def test_table(
         assert emitted[block]["depends_on"] == []
         assert emitted[block]["blocked_state"] == "passed"
         assert all(emitted[item.key]["depends_on"][0] == block for item in waiting)
-    assert all(not emitted[key]["depends_on"] or emitted[key]["depends_on"] == ["lint"] for key in running)
+    assert {name for key in running for name in emitted[key]["depends_on"]} <= running
     assert ("nightly-perf" in emitted) == (source == "schedule")
 
 
@@ -114,7 +115,7 @@ def test_report_comes_after_all_that_run_and_knows_what_they_owe() -> None:
     assert set(report["depends_on"]) == FAST
     assert report["allow_dependency_failure"] is True
     assert set(report["env"][EXPECTED].split()) == {
-        f".piecewise/{key}/0/report.json" for key in ("fastcheck-cpu", "fastcheck-gpu", "fastcheck-perf")
+        f".piecewise/{key}/0/report.json" for key in FAST - {"lint", "unit"}
     }
     assert set(behind["depends_on"]) == FULL
     assert behind["env"][EXPECTED].split() == [
@@ -136,7 +137,10 @@ def test_steps_of_absent_devices_are_skipped_and_owe_nothing() -> None:
     emitted = generated(shipped(), Change(files=(ENGINE,), without=frozenset({"gpu", "gpu-quiet"})))
     assert emitted["fastcheck-gpu"]["skip"] == "no agent for device gpu here"
     assert "skip" not in emitted["fastcheck-cpu"]
-    assert emitted["report"]["env"][EXPECTED] == ".piecewise/fastcheck-cpu/0/report.json"
+    assert emitted["report"]["env"][EXPECTED].split() == [
+        ".piecewise/fastcheck-cpu/0/report.json",
+        ".piecewise/fastcheck-vllm/0/report.json",
+    ]
 
 
 def test_what_a_running_step_needs_runs_as_well(tmp_path: Path) -> None:
@@ -151,6 +155,14 @@ def test_what_a_running_step_needs_runs_as_well(tmp_path: Path) -> None:
     assert {block: [item.key for item in waiting] for block, waiting in found.blocked.items()} == {
         "block-fourth": ["fourth"]
     }
+
+
+def test_only_some_steps_with_what_they_need_and_a_report_on_them() -> None:
+    emitted = generated(shipped(), Change(files=(), only=frozenset({"fastcheck-gpu", "report"})))
+    assert set(emitted) == {"lint", "fastcheck-gpu", "report"}
+    assert emitted["report"]["env"][EXPECTED] == ".piecewise/fastcheck-gpu/0/report.json"
+    with pytest.raises(PipelineError, match=r"found 'none'; known are lint, "):
+        generate(shipped(), Change(files=(), only=frozenset({"none"})))
 
 
 def test_optional_steps_wait_and_run_at_night(tmp_path: Path) -> None:
