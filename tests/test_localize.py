@@ -37,7 +37,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, F
 
 PLACES = [
     # engine, cause, segment, and what the evidence, the op or the sources must say
-    ("native@shifted@gelu_1", "code", "piece 2", "test_encoder.py"),
+    ("native@shifted@gelu", "code", "piece 1", "test_encoder.py"),
     ("native@stale@1", "stale", "piece 1", "recorded at 0x"),
     ("native@swapped@1", "wiring", "piece 1", "got the value of"),
     ("native@op@1", "splitting_op", "fastcheck::attention", "called by itself"),
@@ -55,7 +55,7 @@ def test_place_is_the_planted_one(
 
 
 def test_op_is_the_planted_one(session: tuple[Path, dict[str, Found], str]) -> None:
-    found = session[1]["native@shifted@gelu_1"]
+    found = session[1]["native@shifted@gelu"]
     assert found["op"].partition(" ")[0] == "gelu"
     assert "approximate" in found["op_source"]
     assert "async_compile" in Path(found["kernel_source"]).read_text()

@@ -29,7 +29,7 @@ needs_vllm = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     configure(directory, "tests.planted_vllm.engines")
-    return run_pytest(directory, "--piecewise", f"--piecewise-device={DEVICE}", *arguments)
+    return run_pytest(directory, "--piecewise", "--piecewise-localize=off", f"--piecewise-device={DEVICE}", *arguments)
 
 
 def run_python(directory: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ def case(model: Any, engine: str) -> Any:
     return test
 
 
-test_op = case(ENCODER, "native@shifted@gelu_1")
+test_op = case(ENCODER, "native@shifted@gelu")
 test_stale = case(ENCODER, "native@stale@1")
 test_swapped = case(ENCODER, "native@swapped@1")
 test_splitting_op = case(ENCODER, "native@op@1")
