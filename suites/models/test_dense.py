@@ -122,7 +122,7 @@ def test_llama_3(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": QWEN_3, "cuda": QWEN_3_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": QWEN_3, "cuda": QWEN_3_THIN}, tier="nightly")
 def test_qwen_3(piecewise):
     piecewise.check()
 
@@ -132,16 +132,16 @@ def test_gemma_3(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": PHI_3, "cuda": PHI_3_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": PHI_3, "cuda": PHI_3_THIN}, tier="nightly")
 def test_phi_3(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": MISTRAL, "cuda": MISTRAL_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": MISTRAL, "cuda": MISTRAL_THIN}, tier="nightly")
 def test_mistral(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": OLMO_2, "cuda": OLMO_2_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": OLMO_2, "cuda": OLMO_2_THIN}, tier="nightly")
 def test_olmo_2(piecewise):
     piecewise.check()

@@ -53,16 +53,16 @@ VIT, VIT_THIN = tiny_and_thin(
 )
 
 
-@pytest.mark.piecewise({"cpu": BERT, "cuda": BERT_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": BERT, "cuda": BERT_THIN}, tier="nightly")
 def test_bert(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": MODERN_BERT, "cuda": MODERN_BERT_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": MODERN_BERT, "cuda": MODERN_BERT_THIN}, tier="nightly")
 def test_modern_bert(piecewise):
     piecewise.check()
 
 
-@pytest.mark.piecewise({"cpu": VIT, "cuda": VIT_THIN}, tier="full")
+@pytest.mark.piecewise({"cpu": VIT, "cuda": VIT_THIN}, tier="nightly")
 def test_vit(piecewise):
     piecewise.check()

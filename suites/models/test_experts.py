@@ -113,7 +113,7 @@ def test_deepseek_v3(piecewise):
 
 @pytest.mark.piecewise(
     {"cpu": LOOP, "cuda": LOOP_THIN},
-    tier="full",
+    tier="nightly",
     expected={
         "graph_breaks": "transformers' own loop over the experts that were chosen has as many rounds as the data say; "
         "experts_implementation='batched_mm', which hf_model takes, has no loop"
