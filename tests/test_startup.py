@@ -15,7 +15,9 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the session shows. vLLM's part has its own tests; what matters here is what is left without it."""
     tests = (f"{ROOT}/suites/startup/{name}" for name in ("test_llama_8b.py", "test_small_llama.py::test_native"))
     directory = tmp_path_factory.mktemp("startup")
-    done = run_pytest(directory, "--piecewise=nightly", "-rs", *tests, CUDA_VISIBLE_DEVICES="")
+    done = run_pytest(
+        directory, "--piecewise=nightly", "--piecewise-costs=counts", "-rs", *tests, CUDA_VISIBLE_DEVICES=""
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

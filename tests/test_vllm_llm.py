@@ -143,7 +143,7 @@ def test_rehearsals_are_no_captures() -> None:
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """All planted engines once: what the terminal showed, and results by name."""
     directory = configure(tmp_path_factory.mktemp("llms"), "tests.planted_vllm.engines")
-    options = ("--piecewise=nightly", "--piecewise-device=cpu", "--piecewise-report=out")
+    options = ("--piecewise=nightly", "--piecewise-costs=counts", "--piecewise-device=cpu", "--piecewise-report=out")
     done = run_pytest(directory, *options, f"{ROOT}/tests/planted_vllm/llms.py")
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((directory / "out" / "report.json").read_text())["results"]
