@@ -41,7 +41,7 @@ pipeline: ci-tools
 		--only fastcheck-cpu --only report
 
 test: setup lint
-	$(PYTEST) tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile tests
 
 vllm: .venv-vllm/ready
 	.venv-vllm/bin/python -m pytest --piecewise -n $(WORKERS) --piecewise-report $(REPORT)/vllm suites/vllm
