@@ -33,15 +33,19 @@ NAME, SELECTING = "piecewise-session", "piecewise-selecting"
 
 KINDS = ("STALE", "POOL", "PAD", "SPLIT", "ALIAS", "SHAPE", "CACHE", "CAPTURE", "NUM", "FALLBACK", "VACUOUS", "COST")
 CANARY = "--piecewise-canary"
+CANARY_VARIABLE = "PYTEST_PIECEWISE_CANARY"
 
 
 def _canary_flags() -> dict[str, str]:
     """`--piecewise-canary`, and with `=KIND` or `=NAME`, as flags: it must not take a path for a name either.
 
-    Names of faults are known to a package that an ordinary run does not import, so what the command line has is taken.
+    Names of faults are known to a package that an ordinary run does not import, so what the command line has is taken. An
+    xdist worker has another command line, and the environment of the controller.
     """
-    given = [*sys.argv, *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    given = [*sys.argv, *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), os.environ.get(CANARY_VARIABLE, "")]
     named = {item: item.partition("=")[2] for item in given if item.startswith(f"{CANARY}=")}
+    if named:
+        os.environ[CANARY_VARIABLE] = list(named)[-1]
     return {CANARY: "all"} | {f"{CANARY}={kind}": kind for kind in KINDS} | named
 
 

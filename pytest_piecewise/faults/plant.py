@@ -166,7 +166,10 @@ class Plant:
             return True
         if self.on_cuda and torch.cuda.is_current_stream_capturing():
             return True
-        return not torch.equal(before.nan_to_num(nan=0.123), after.nan_to_num(nan=0.123))
+        if not torch.equal(before.isnan(), after.isnan()):
+            return True
+        first, second = (tensor.masked_fill(tensor.isnan(), 0) for tensor in (before, after))
+        return not torch.equal(first, second)
 
 
 def _locate(path: str) -> tuple[Any, str]:

@@ -116,8 +116,9 @@ class Outputs(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         hidden = self.first(x)
-        out = torch.empty_like(hidden)
-        torch.ops.faults.mix(hidden, out)
+        once, out = torch.empty_like(hidden), torch.empty_like(hidden)
+        torch.ops.faults.mix(hidden, once)
+        torch.ops.faults.mix(once.view(-1, WIDTH), out)  # between the two ops there is nothing to compute
         scores = self.second(torch.tanh(out))
         masked = scores.masked_fill(scores < 0, float("-inf"))
         return scores, masked, scores.argmax(-1), scores * self.loud, scores.clone(), x.view(-1)
