@@ -31,7 +31,7 @@ from pytest_piecewise.records import (
     from_plain,
     to_plain,
 )
-from pytest_piecewise.reports import costs, startup, terminal, trials
+from pytest_piecewise.reports import costs, junit, startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.workers import Children, InProcess, Worker
@@ -259,6 +259,7 @@ class PiecewiseSession:
         report = yield
         if call.when == "call" and item.stash.get(RESULTS, None):
             report.piecewise = [to_plain(result) for result in item.stash[RESULTS]]
+            item.user_properties += [pair for result in item.stash[RESULTS] for pair in junit.properties(result)]
         if call.excinfo is not None and isinstance(call.excinfo.value, Failed):
             report.piecewise_failed = call.excinfo.value.kind
         return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from pytest_piecewise.records import CaseResult, Report, Status
@@ -47,10 +48,7 @@ def _case(suite: ElementTree.Element, result: CaseResult) -> None:
         name=fit(cut(case.id, 300)),
         time=f"{result.seconds:.3f}",
     )
-    known = {"piecewise.verdict": str(result.status), "piecewise.platform": result.platform}
-    for build in variants(result):
-        known |= {f"piecewise.{build.variant}.{metric.name}": f"{metric.value:.6g}" for metric in build.metrics}
-    _properties(made, known)
+    _properties(made, dict(properties(result)))
     failed = [item for item in ranked(result.findings) if item.status is Status.FAIL]
     if failed:
         message = "; ".join(dict.fromkeys(f"{item.check}: {item.summary}" for item in failed))
@@ -59,6 +57,15 @@ def _case(suite: ElementTree.Element, result: CaseResult) -> None:
     elif result.status is Status.SKIP:
         reasons = "; ".join(dict.fromkeys(item.summary for item in result.findings))
         ElementTree.SubElement(made, "skipped", message=fit(cut(reasons, 1000)))
+
+
+def properties(result: CaseResult) -> Iterator[tuple[str, str]]:
+    """Verdict and metrics of a case, by name."""
+    yield "piecewise.verdict", str(result.status)
+    yield "piecewise.platform", fit(cut(result.platform, 200))
+    for build in variants(result):
+        for metric in build.metrics:
+            yield fit(cut(f"piecewise.{build.variant}.{metric.name}", 200)), f"{metric.value:.6g}"
 
 
 def _properties(parent: ElementTree.Element, values: dict[str, str]) -> None:
