@@ -1,6 +1,6 @@
 """A history of real builds on the machine at hand, with a planted step: what alerts are tried on beside simulations.
 
-    python scripts/collect_history.py --history collected.db [--runs 64] [--planted-at 48] [--burn 0.25]
+    python scripts/collect_history.py --history collected.db [--runs 64] [--planted-at 48] [--burn 0.05]
     pytest-piecewise alerts --history collected.db
 
 Two small models, all variants, one run per round. From round `planted-at` on, a graph pass burns CPU time while the models
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--history", required=True)
     parser.add_argument("--runs", type=int, default=64)
     parser.add_argument("--planted-at", type=int, default=48)
-    parser.add_argument("--burn", type=float, default=0.25)
+    parser.add_argument("--burn", type=float, default=0.05)
     given = parser.parse_args()
     cases = [
         Case(model=f"collect_history:{name.upper()}", file=str(Path(__file__).resolve()), name=name)
