@@ -5,7 +5,7 @@ PYTEST = $(VENV)/bin/python -m pytest
 WORKERS ?= 2
 REPORT ?= .piecewise
 
-.PHONY: setup ci-tools fastcheck pipeline test vllm lint clean
+.PHONY: setup ci-tools fastcheck pipeline test test-long vllm lint clean
 
 setup: $(VENV)/ready
 ci-tools: .venv-ci/ready
@@ -40,8 +40,15 @@ pipeline: ci-tools
 	.venv-ci/bin/pytest-piecewise pipeline run-local --without gpu --without gpu-quiet --env RUN_ALL=1 \
 		--only fastcheck-cpu --only report
 
+# Left to `make test-long`: whole canary runs, costs of real builds, gates of the pipeline, places of planted faults.
+LONG = tests/faults/test_canary.py tests/ci/test_gates.py tests/test_costs.py tests/test_localize.py tests/test_xdist.py \
+    tests/test_null.py tests/test_benchmarks.py
+
 test: setup lint
-	$(PYTEST) -n $(WORKERS) --dist loadfile tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile tests $(LONG:%=--ignore=%)
+
+test-long: setup
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(LONG)
 
 vllm: .venv-vllm/ready
 	.venv-vllm/bin/python -m pytest --piecewise -n $(WORKERS) --piecewise-report $(REPORT)/vllm suites/vllm

@@ -64,7 +64,7 @@ def _serve(command: dict[str, Any], answers: Any, children: set[int]) -> None:
     if "import" in command:
         _answer(answers, _import(command["import"], command["path"]))
     elif "warm" in command:
-        _answer(answers, _attempt(_warm_cpu if command["warm"] == "cpu" else _warm_imports))
+        _answer(answers, _attempt(_warm_cpu if command["warm"] == "cpu" else warm_imports))
     else:
         pid = os.fork()
         if pid == 0:
@@ -102,7 +102,7 @@ def _count_gpus(torch: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _warm_imports() -> None:
+def warm_imports() -> None:
     """Everything that a build imports, so that no child pays for it."""
     for module in ("pytest_piecewise.engines.tasks", "pytest_piecewise.engines.builds", "torch._inductor.compile_fx"):
         importlib.import_module(module)
@@ -113,7 +113,7 @@ def _warm_cpu() -> None:
 
     Its headers lie in this process's temporary directory, outside any cache directory, and are shared by all children.
     """
-    _warm_imports()
+    warm_imports()
     torch = importlib.import_module("torch")
     with tempfile.TemporaryDirectory() as cache, torch.no_grad():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache

@@ -32,7 +32,7 @@ from pytest_piecewise.records import (
     Status,
     from_plain,
 )
-from pytest_piecewise.server import private_directories, quiet_trace_log, remove_directories
+from pytest_piecewise.server import private_directories, quiet_trace_log, remove_directories, warm_imports
 
 POLL_SECONDS = 0.05
 MEMORY_SHARE = 0.9
@@ -231,6 +231,13 @@ class InProcess:
         import torch  # noqa: PLC0415 - only where the user asked for it
 
         self.gpus = torch.cuda.device_count()
+        # Inductor keeps precompiled headers where temporary files were when it was imported, also for later builds.
+        self._home, before = Path(tempfile.mkdtemp(prefix="piecewise-here-")), dict(os.environ)
+        private_directories(self._home)
+        warm_imports()
+        os.environ.clear()
+        os.environ.update(before)
+        tempfile.tempdir = None
 
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Does the task here, with private cache directories."""
@@ -256,7 +263,8 @@ class InProcess:
             remove_directories(folder)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Removes what is left."""
+        shutil.rmtree(self._home, ignore_errors=True)
 
 
 def _own_environment() -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_module_that_cannot_be_collected_is_a_real_failure(directory: Path) -> N
 
 
 def test_xdist_ends_alike_and_junit_has_the_failure_in_its_test(directory: Path, tmp_path: Path) -> None:
-    xml = tmp_path / "junit.xml"
+    xml = tmp_path / "of_pytest.xml"
     arguments = (
         "-n2",
         f"--junitxml={xml}",
