@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class Plant:
         def decorate(replacement: Replacement) -> Replacement:
             owner, name = _locate(path)
             original = getattr(owner, name)
+            _demand_fitting(path, original, replacement)
 
             @functools.wraps(original)
             def replaced(*args: Any, **kwargs: Any) -> Any:
@@ -170,6 +172,23 @@ class Plant:
             return True
         first, second = (tensor.masked_fill(tensor.isnan(), 0) for tensor in (before, after))
         return not torch.equal(first, second)
+
+
+def _demand_fitting(path: str, original: Replacement, replacement: Replacement) -> None:
+    """A replacement that cannot be called as what it replaces would end the build, and seem to have had no effect."""
+    try:
+        taken = inspect.signature(original).parameters.values()
+    except ValueError:  # code that is not Python
+        return
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [item for item in taken if item.default is inspect.Parameter.empty and item.kind not in several]
+    named = [item.name for item in needed if item.kind is inspect.Parameter.KEYWORD_ONLY]
+    given = [item.name for item in needed if item.name not in named]
+    try:
+        inspect.signature(replacement).bind(None, *given, **dict.fromkeys(named))
+    except TypeError as error:
+        expected = f"the original and {', '.join([*given, *named]) or 'nothing'}"
+        raise TypeError(f"the fault's replacement of {path} has to take {expected}: {error}") from None
 
 
 def _locate(path: str) -> tuple[Any, str]:

@@ -34,7 +34,7 @@ def guards_dropped(plant: Plant) -> None:
     static_sizes(plant)
 
     @plant.wrap("torch.compile")
-    def compile_(original: Any, module: Any, **options: Any) -> Any:
+    def compile_(original: Any, module: Any = None, **options: Any) -> Any:
         drop = {"guard_filter_fn": lambda guards: [False for _ in guards]}
         return original(module, **(options | {"options": drop}))
 

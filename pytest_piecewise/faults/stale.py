@@ -58,12 +58,12 @@ def rebinding(plant: Plant, concerns: Callable[[Any], bool]) -> None:
     """The weight update gives some tensors new memory, instead of writing into the old."""
 
     @plant.wrap("engines.perform.update_weights")
-    def update_weights(original: Any, model: Any, module: Any, seed: int) -> None:
+    def update_weights(original: Any, model: Any, module: Any, *which: int) -> None:
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point() and concerns(tensor):
                 tensor.data = tensor.data.clone()
                 plant.note()
-        original(model, module, seed)
+        original(model, module, *which)
 
 
 @fault("STALE", "vllm#48941", "addresses", "bits_graphs")

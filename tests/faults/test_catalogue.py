@@ -99,7 +99,7 @@ def test_wrapping_a_method_and_a_function_is_undone() -> None:
     original, method = capture.capture, capture.StaticGraph.replay
 
     @plant.wrap("capture.capture")
-    def changed(given: Any, *arguments: Any) -> str:
+    def changed(given: Any, *arguments: Any, **named: Any) -> str:
         assert given is original
         return "changed"
 
@@ -111,6 +111,13 @@ def test_wrapping_a_method_and_a_function_is_undone() -> None:
     assert capture.StaticGraph.replay("a graph", ()) == (method, "a graph")  # type: ignore[arg-type]
     plant.close()
     assert (capture.capture, capture.StaticGraph.replay) == (original, method)
+
+
+def test_replacement_that_takes_other_arguments_is_refused() -> None:
+    def replay(given: Any, graph: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"replacement of capture\.StaticGraph\.replay has to take .* self, arg"):
+        Plant(request_for()).wrap("capture.StaticGraph.replay")(replay)
 
 
 def test_faults_are_chosen_by_kind_name_and_with_commas() -> None:
