@@ -60,6 +60,8 @@ class GraphPool:
             outputs = function(*arguments)
         finally:
             graph.capture_end()
+        # A capture computes nothing. What runs next, eager ops that index by these outputs too, must not see what lay there.
+        graph.replay()
         return graph.replay, outputs, _map_tensors(_without_owning, outputs)
 
     def pool_bytes(self) -> int:
@@ -107,7 +109,7 @@ def capture(
     for index, buffer in copied.items():
         buffer.copy_(arguments[index])
         static[index] = buffer
-    recorded = tuple(None if index in copied else _address(argument) for index, argument in enumerate(static))
+    recorded = tuple(None if index in copied else _place(argument) for index, argument in enumerate(static))
     replay, outputs, kept = pool.record(function, static, frozen)
     return StaticGraph(replay, kept, recorded, names, copied), outputs
 
@@ -119,21 +121,21 @@ class StaticGraph:
         self,
         replay: Callable[[], None],
         outputs: Any,
-        recorded: tuple[str | None, ...],
+        recorded: tuple[Any, ...],
         names: Sequence[str],
         copied: dict[int, torch.Tensor],
     ) -> None:
         self._replay, self._outputs, self.recorded = replay, outputs, recorded
-        """`recorded` has the address that each argument is read at, a value that is no tensor as text, and None for one
+        """`recorded` has the address that each argument is read at, the value of one that is no tensor, and None for one
         that is copied to its place before every replay."""
         self._names, self._copied = names, copied
 
     def replay(self, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
         """The outputs, and what a replay would read elsewhere than where this call has put it: one line each."""
         moved = [
-            f"{self._names[index]}: recorded at {recorded}, now at {_address(argument)}"
+            f"{self._names[index]}: recorded at {_shown(recorded, argument)}, now at {_shown(_place(argument), argument)}"
             for index, (recorded, argument) in enumerate(zip(self.recorded, arguments, strict=True))
-            if recorded is not None and recorded != _address(argument)
+            if recorded is not None and recorded != _place(argument)
         ]
         for index, buffer in self._copied.items():
             buffer.copy_(arguments[index])
@@ -141,10 +143,13 @@ class StaticGraph:
         return self._outputs, moved
 
 
-def _address(value: Any) -> str | None:
-    if isinstance(value, torch.Tensor):
-        return hex(value.data_ptr())
-    return None if value is None else f"value {value}"
+def _place(value: Any) -> Any:
+    """What a graph has fixed of an argument: a tensor's address, or the value itself."""
+    return value.data_ptr() if isinstance(value, torch.Tensor) else value
+
+
+def _shown(place: Any, argument: Any) -> str:
+    return hex(place) if isinstance(argument, torch.Tensor) else f"value {place}"
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:

@@ -87,8 +87,9 @@ class Ending:
 
 
 def _with_trends(report: Report, history: History) -> Report:
-    """With what the history says of it, where the libraries for that are installed."""
-    if not places.has_alerts():
+    """With what the history says of it, where the libraries for that are installed. Not after Ctrl-C: importing them takes
+    seconds."""
+    if not report.complete or not places.has_alerts():
         return report
     from pytest_piecewise.alerts.trends import with_trends  # noqa: PLC0415 - scipy, once there is something to see
 

@@ -119,10 +119,10 @@ def places(name: str, reference: str) -> list[Place]:
     return [*made, Place(name, "op@1", ("splitting_op",), -1)]
 
 
-def run(place: Place, case: Case, children: Children, folder: Path) -> Hit:
+def run(place: Place, case: Case, children: Children, settings: Settings) -> Hit:
     """Runs one case, and compares what was said with what was planted."""
     begin = time.monotonic()
-    result: CaseResult = run_case(case, Settings(repro=str(folder)), children, lambda *_: None)
+    result: CaseResult = run_case(case, settings, children, lambda *_: None)
     seconds = time.monotonic() - begin
     failed = any(item.status is Status.FAIL for item in result.findings)
     located = next((item for item in result.localizations if item.variant == "piecewise"), None)
@@ -175,6 +175,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:INDEX")
     parser.add_argument("--models", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--gpu-memory", type=int, default=0, help="MiB that a build may use, so that several share a GPU"
+    )
     parser.add_argument("--most", type=int, default=1000, help="of each model")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--docs", type=Path, help="a file whose table between the hits markers is replaced")
@@ -196,7 +199,9 @@ def main() -> None:
                 place, reference = item
                 engine = f"{options.engine}@{place.fault}"
                 case = Case(model=reference, name=place.model, engine=engine, device=options.device)
-                return run(place, case, children, Path(folder) / place.fault.replace("@", "-"))
+                repro = Path(folder) / place.fault.replace("@", "-")
+                settings = Settings(repro=str(repro), gpu_memory_bytes=options.gpu_memory * 2**20)
+                return run(place, case, children, settings)
             finally:
                 free.append(children)
 

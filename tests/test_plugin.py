@@ -756,8 +756,13 @@ def hanging(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ctrl_c_ends_everything_within_5_seconds(hanging: Callable[..., Running], workers: int) -> None:
     running = hanging(f"-n{workers}")
-    before = running.processes()
-    assert len(before) >= 4 + 2 * workers, before  # pytest and its workers, a server for each, the child, its sleep
+    wanted, deadline = (
+        4 + 2 * workers,
+        time.monotonic() + 60,
+    )  # pytest, its workers, a server for each, child, its sleep
+    while len(before := running.processes()) < wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(before) >= wanted, before
     assert int((running.directory / "hanging").read_text()) in before
     begin = time.monotonic()
     os.killpg(running.process.pid, signal.SIGINT)

@@ -194,9 +194,7 @@ class PiecewiseBuild:
             with request.meter.phase("capture"), self._stage.pool.capturing():
                 for size in reversed(request.model.capture_sizes):
                     call = dummy_call(size)
-                    arguments = self._inputs.place(call)
-                    self._outputs.observe(self._call(call, arguments, "compiled"), size)
-                    self._call(call, arguments, "capture")
+                    self._outputs.observe(self._call(call, self._inputs.place(call), "capture"), size)
         self._watch.warm()
 
     def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:

@@ -82,6 +82,8 @@ class Stage:
     """`compiled` (no graphs), `capture` or `replay`."""
     weights: frozenset[int] = frozenset()
     """Addresses of the storages of weights and buffers, which are never poisoned."""
+    warm: set[tuple[int, int]] = field(default_factory=set)
+    """Compiled code, by identity, and sizes at which it has run: what it loads when first called is loaded."""
     poison: bool = False
     """Whether padding rows at the boundaries of pieces are overwritten with NaN before a piece reads them."""
 
@@ -297,6 +299,10 @@ class Piece(nn.Module):
                 copied[index] = self._buffer(index, arguments[index])
                 self._evidence.copied_inputs[f"{self._names[index]} (from {op})"] = None
         size = self._stage.padded_size
+        if (id(self._compiled), size) not in self._stage.warm:
+            # Once for all layers that share the code: libraries choose kernels and load them at the first call of a shape.
+            self._compiled(*arguments)
+            self._stage.warm.add((id(self._compiled), size))
         self._graphs[size], outputs = capture(
             self._stage.pool,
             self._compiled,

@@ -111,14 +111,14 @@ class WatchedGraphs:
             self._evidence.compiled_calls += 1
         return self._graphs(*arguments)
 
-    def recorded(self, arguments: Sequence[Any]) -> Sequence[str | None] | None:
+    def recorded(self, arguments: Sequence[Any]) -> Sequence[int | None] | None:
         """Where the graph that the context asks for reads its inputs, by position; None where no graph is replayed."""
         context = get_forward_context()
         entry = self._graphs.concrete_cudagraph_entries.get(context.batch_descriptor)
         if context.cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE or entry is None:
             return None
         addresses = iter(entry.input_addresses)
-        return [hex(next(addresses)) if isinstance(value, torch.Tensor) else None for value in arguments]
+        return [next(addresses) if isinstance(value, torch.Tensor) else None for value in arguments]
 
     def _compare(self, recorded: dict[int, int], addresses: dict[int, int], size: int) -> None:
         for index, before in recorded.items():

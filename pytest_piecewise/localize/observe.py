@@ -123,8 +123,8 @@ def _reads(
         return None, {}
     reads, moved = list(passed), {}
     for index, (address, value) in enumerate(zip(recorded, arguments, strict=True)):
-        if not isinstance(value, torch.Tensor) or address is None or address == hex(value.data_ptr()):
+        if not isinstance(value, torch.Tensor) or address in (None, value.data_ptr()):
             continue
-        moved[index] = (address, hex(value.data_ptr()))
-        reads[index] = read_address(int(address, 16), value)
+        moved[index] = (hex(address), hex(value.data_ptr()))
+        reads[index] = read_address(address, value)
     return tuple(reads), moved
