@@ -30,7 +30,8 @@ def measure(variant: str, layers: int) -> dict[str, Any]:
     import torch
 
     from pytest_piecewise.engines import Request
-    from pytest_piecewise.engines.builds import PiecewiseBuild, dummy_call
+    from pytest_piecewise.engines.builds import PiecewiseBuild
+    from pytest_piecewise.engines.phases import compile_phases
     from pytest_piecewise.engines.prepare import pinned_numerics
     from pytest_piecewise.measure import Meter
     from suites.startup.test_llama_8b import LLAMA_8B, build
@@ -45,16 +46,18 @@ def measure(variant: str, layers: int) -> dict[str, Any]:
     with pinned_numerics(16, device):
         request = Request(model=model, variant="piecewise", dtype=torch.bfloat16, device=device, seed=0, meter=meter)
         made = PiecewiseBuild(request)
-        made.prepare()
+        with compile_phases(meter):
+            made.prepare()
         steps = {}
         for size in STEP_SIZES:
-            made.run(dummy_call(size))
-            steps[str(size)] = step_milliseconds(functools.partial(made._call, dummy_call(size), "replay"))
+            with made.stepping(size) as step:
+                steps[str(size)] = step_milliseconds(step)
         counts = made.counts
         return {
             "variant": variant,
             "layers": layers,
             "compile_s": meter.seconds("compile"),
+            "compile_phases_s": {phase.name: round(phase.seconds, 2) for phase in meter.phases},
             "capture_s": meter.seconds("capture"),
             "captures": counts.captures,
             "pieces": counts.pieces,

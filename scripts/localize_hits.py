@@ -168,8 +168,8 @@ def table(hits: list[Hit]) -> list[str]:
     return rows
 
 
-def main() -> None:
-    """Runs all, prints the table, and writes what is asked for."""
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=MODELS, default="native")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:INDEX")
@@ -181,7 +181,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1000, help="of each model")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--docs", type=Path, help="a file whose table between the hits markers is replaced")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs all, prints the table, and writes what is asked for."""
+    options = arguments()
     os.environ[hooks.PLUGINS_VARIABLE] = "tests.places.engines"
     chosen = {
         name: reference for name, reference in MODELS[options.engine].items() if name in (options.models or [name])

@@ -38,6 +38,6 @@ def run_pytest(directory: Path, *arguments: str, **environ: str) -> subprocess.C
         env=environment(**environ),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
         check=False,
     )
