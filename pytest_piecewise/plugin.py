@@ -15,9 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_piecewise.byhand import LiveBuild
-    from pytest_piecewise.items import Piecewise
-    from pytest_piecewise.session import PiecewiseSession
+    from pytest_piecewise.session.byhand import LiveBuild
+    from pytest_piecewise.session.items import Piecewise
+    from pytest_piecewise.session.session import PiecewiseSession
 
 TIER_FLAGS = {"--piecewise": "fastcheck"} | {f"--piecewise={tier}": tier for tier in ("fastcheck", "full", "nightly")}
 BUILD_FIXTURES = ("eager_build", "full_build", "piecewise_build")
@@ -150,8 +150,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("piecewise_canary"):
             raise pytest.UsageError("--piecewise-canary needs --piecewise: pytest --piecewise --piecewise-canary")
         return
-    from pytest_piecewise.selecting import Selecting  # noqa: PLC0415 - not for ordinary runs
-    from pytest_piecewise.session import PiecewiseSession  # noqa: PLC0415
+    from pytest_piecewise.session.selecting import Selecting  # noqa: PLC0415 - not for ordinary runs
+    from pytest_piecewise.session.session import PiecewiseSession  # noqa: PLC0415
 
     session = PiecewiseSession(config)
     config.pluginmanager.register(session, NAME)
@@ -216,7 +216,7 @@ def _live(request: pytest.FixtureRequest) -> Iterator[Any]:
     session = _session(request.config)
     if session is None:
         pytest.skip("needs --piecewise")
-    from pytest_piecewise.byhand import live_builds  # noqa: PLC0415 - imports torch
+    from pytest_piecewise.session.byhand import live_builds  # noqa: PLC0415 - imports torch
 
     with ExitStack() as stack:
         yield stack.enter_context(live_builds(session.settings, session.engine, pytest.skip))

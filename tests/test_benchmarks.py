@@ -77,7 +77,7 @@ def test_fixture_measures_what_the_clock_replays(benchmark: Any) -> None:
     assert (benchmark.name, benchmark.stats.stats.data) == ("b", [2.0])
 
 
-TESTS = case("one", "tests.planted.models:CLEAN", engine="stand_in")
+TESTS = case("one", "tests.planted.models:CLEAN", engine="stand_in", dtype="float32")
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_piecewise.ending import Ending
 from pytest_piecewise.history import places
 from pytest_piecewise.records import Settings, Status
 from pytest_piecewise.reports import document, publish
+from pytest_piecewise.session.ending import Ending
 from tests.reported import report, result
 from tests.running import ROOT, configure, run_pytest
 

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_piecewise.baselines.files import load
 from pytest_piecewise.costs import UNMEASURED
-from pytest_piecewise.gate import Gate
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Settings
+from pytest_piecewise.session.gate import Gate
 from tests.running import run_pytest
 from tests.stand_in import KERNELS
 from tests.test_plugin import FAST, STAND_IN, case, project

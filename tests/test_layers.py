@@ -52,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("workers",),
     ("costs", "runner"),
     ("canary",),
-    ("byhand", "commands", "ending", "gate", "items", "live", "selecting", "session", "plugin"),
+    ("commands", "session", "plugin"),
     ("cli",),
 )
 """From the lowest to the highest. A package counts with all of its modules."""
@@ -62,7 +62,7 @@ UPWARDS = {("hooks", "engines.native"), ("hooks", "engines.vllm"), ("models", "h
 references of a scheme."""
 
 MAY_USE_PRIVATE_TORCH = ("engines", "capture", "faults", "measure", "split", "server")
-MAY_USE_PYTEST = ("gate", "items", "live", "plugin", "selecting", "session")
+MAY_USE_PYTEST = ("plugin", "session")
 
 
 @dataclass(frozen=True)

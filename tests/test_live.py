@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_piecewise.ending import Ending
 from pytest_piecewise.history.series import samples
 from pytest_piecewise.history.store import History
-from pytest_piecewise.live import LiveLine, duration
 from pytest_piecewise.records import Case, Settings
+from pytest_piecewise.session.ending import Ending
+from pytest_piecewise.session.live import LiveLine, duration
 from tests.nights import night
 from tests.reported import HOSTILE, report, result
 from tests.running import configure, run_pytest
@@ -130,7 +130,7 @@ def test_github_has_groups_that_end() -> None:
 
 def test_log_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("pytest_piecewise.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pytest_piecewise.session.live.time.monotonic", lambda: now[0])
     screen = Screen(terminal=False)
     tick = live(screen, "buildkite").tick(CASES[0])
     for second in range(150):

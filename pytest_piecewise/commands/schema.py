@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from pytest_piecewise.records import json_schema
+from pytest_piecewise.records import Report, json_schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the schema."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | json_schema(Report)
     sys.stdout.write(json.dumps(schema, indent=1) + "\n")
     return 0

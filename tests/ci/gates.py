@@ -99,7 +99,7 @@ OPTIONS = "-p tests.stand_in"
 
 GATES = (
     Gate(name="nothing (the clean twin)", state="passed", exit_code=0, passes=True, says="result(s)**: all passed"),
-    Gate(name="a wrong tensor", test=real("CHANGED_CONSTANT"), says="equivalence full: "),
+    Gate(name="a wrong tensor", test=real("CHANGED_CONSTANT"), says="equivalence (full): "),
     Gate(name="one recompile too many", test=real("RECOMPILE"), says="recompiles "),
     Gate(
         name="a compilation that sleeps",

@@ -12,7 +12,7 @@ from pytest_piecewise.records import Case, CaseResult, Finding, Status
 from pytest_piecewise.reports import terminal
 
 if TYPE_CHECKING:
-    from pytest_piecewise.session import PiecewiseSession
+    from pytest_piecewise.session.session import PiecewiseSession
 
 STRUCTURE = (
     "graphs", "graph_breaks", "recompiles", "splitting_ops", "pieces", "compiles", "executed", "captures", "replays",

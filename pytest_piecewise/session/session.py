@@ -12,13 +12,9 @@ import pytest
 
 from pytest_piecewise import exits, machine_lock
 from pytest_piecewise.canary import run_canary
-from pytest_piecewise.ending import Ending
 from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.expected import expectations, settled
-from pytest_piecewise.gate import Gate, filters_of
 from pytest_piecewise.hooks import find_engine, manager
-from pytest_piecewise.items import RESULTS, Failed, ModelItem, Piecewise
-from pytest_piecewise.live import LiveLine
 from pytest_piecewise.models import Model, find_model, locate, model_for, needed_module
 from pytest_piecewise.origin import this_run
 from pytest_piecewise.records import (
@@ -33,6 +29,10 @@ from pytest_piecewise.records import (
 )
 from pytest_piecewise.reports import costs, junit, startup, terminal, trials
 from pytest_piecewise.runner import probe, run_case, skip_case
+from pytest_piecewise.session.ending import Ending
+from pytest_piecewise.session.gate import Gate, filters_of
+from pytest_piecewise.session.items import RESULTS, Failed, ModelItem, Piecewise
+from pytest_piecewise.session.live import LiveLine
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
 from pytest_piecewise.workers import Children, InProcess, Worker
 

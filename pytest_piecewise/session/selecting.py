@@ -12,9 +12,9 @@ import pytest
 from pytest_piecewise import selection
 from pytest_piecewise.changes import read_changed_files
 from pytest_piecewise.errors import PiecewiseError
-from pytest_piecewise.items import ModelItem
 from pytest_piecewise.models import Model, files_of, find_model
 from pytest_piecewise.records import Case, Selection, from_plain, to_plain
+from pytest_piecewise.session.items import ModelItem
 
 OUTPUT = "piecewise_selection"
 """Under this name a worker of xdist tells the controller, which collects nothing itself, what was selected."""
