@@ -27,13 +27,17 @@ def test_what_needs_a_gpu_is_skipped_with_the_reason(output: str) -> None:
 
 
 def test_table_is_printed(output: str) -> None:
-    header, variants, compiled = output.partition("start-up of startup-llama")[2].splitlines()[:3]
+    header, variants, compiled, dynamo, inductor = output.partition("start-up of startup-llama")[2].splitlines()[:5]
     assert header.split() == [",", "float32", "on", "cpu", "native"]
     assert variants.split() == ["full", "piecewise", "piecewise/full"]
     seconds = re.fullmatch(r"compile s +(\d+\.\d\d) +(\d+\.\d\d) +(\d+\.\d\d)", compiled)
     assert seconds
     full, piecewise, ratio = map(float, seconds.groups())
     assert ratio == pytest.approx(piecewise / full, abs=0.02)
+    of_it = [[float(value) for value in line.split()[4:6]] for line in (dynamo, inductor)]
+    assert all(first > 0 for first in of_it[0])
+    assert 0.8 * full < of_it[0][0] + of_it[1][0] <= full
+    assert 0.8 * piecewise < of_it[0][1] + of_it[1][1] <= piecewise
     assert "capture" not in output.partition("start-up of startup-llama")[2]
 
 

@@ -24,6 +24,11 @@ ROWS: tuple[tuple[str, str, float, str], ...] = (
 OVER = ("piecewise", "full")
 """The ratio that ends each engine's columns."""
 ABSENT = "-"
+DYNAMO, INDUCTOR = (
+    "compile_trace",
+    tuple(f"compile_{phase}" for phase in ("aot_autograd", "inductor", "codegen", "compilers", "load")),
+)
+"""The phases of the native engine's compilations that vLLM reports under its two names."""
 RECORDED = "recorded graphs"
 """What stands in for CUDA graphs on a CPU: its number is none of captures."""
 
@@ -82,6 +87,9 @@ def _values(build: BuildRecord) -> dict[str, float]:
     values = {metric.name: metric.value for metric in build.metrics}
     if build.graph_kind in ("", RECORDED):
         values.pop("captures", None)
+    if DYNAMO in values:
+        values["compile_dynamo"] = values[DYNAMO]
+        values["compile_inductor"] = sum(values.get(phase, 0.0) for phase in INDUCTOR)
     return values
 
 
