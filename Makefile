@@ -41,8 +41,7 @@ pipeline: ci-tools
 		--only fastcheck-cpu --only report
 
 # Left to `make test-long`: whole canary runs, costs of real builds, gates of the pipeline, places of planted faults.
-LONG = tests/faults/test_canary.py tests/ci/test_gates.py tests/test_costs.py tests/test_localize.py tests/test_xdist.py \
-    tests/test_null.py tests/test_benchmarks.py
+LONG = tests/faults/test_canary.py tests/ci/test_gates.py tests/test_costs.py tests/test_localize.py
 
 test: setup lint
 	$(PYTEST) -n $(WORKERS) --dist loadfile tests $(LONG:%=--ignore=%)
