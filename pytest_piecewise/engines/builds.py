@@ -74,14 +74,41 @@ class EagerBuild:
         """Nothing is held."""
 
 
-class FullBuild:
+class _CompiledBuild:
+    """What builds of compiled code have in common: the evidence of what was done."""
+
+    retraceable = True
+    takes_strided = True
+    _request: Request
+    _evidence: Evidence
+    _watch: CompileWatch
+
+    def within(self, call: Call) -> AbstractContextManager[Any]:
+        """The metadata of a call, and the configuration in which pieces are compiled."""
+        return compiling_within(self._request.model, call)
+
+    @property
+    def counts(self) -> Counts:
+        """Evidence so far."""
+        return counts_from(self._evidence, self._watch, self._request.model)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the graph was split into, with the compile time of each distinct piece."""
+        return tuple(self._evidence.parts)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the generated kernels, as often as they are called."""
+        return tuple(self._evidence.kernel_names)
+
+
+class FullBuild(_CompiledBuild):
     """One graph through Inductor, without graphs: what `torch.compile(fullgraph=True)` gives."""
 
     variant = "full"
-    retraceable = True
     graph_kind = ""
     pool_bytes = 0
-    takes_strided = True
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -135,36 +162,15 @@ class FullBuild:
         note_mutations(self._evidence, request, call, inputs)
         return outputs
 
-    def within(self, call: Call) -> AbstractContextManager[Any]:
-        """The metadata of a call, and the configuration in which pieces are compiled."""
-        return compiling_within(self._request.model, call)
-
-    @property
-    def counts(self) -> Counts:
-        """Evidence so far."""
-        return counts_from(self._evidence, self._watch, self._request.model)
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What the graph was split into, with the compile time of each distinct piece."""
-        return tuple(self._evidence.parts)
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the generated kernels, as often as they are called."""
-        return tuple(self._evidence.kernel_names)
-
     def close(self) -> None:
         """Drops the compiled code."""
         del self._compiled
 
 
-class PiecewiseBuild:
+class PiecewiseBuild(_CompiledBuild):
     """Split at the splitting ops; every distinct piece compiled once; every piece captured for every size."""
 
     variant = "piecewise"
-    takes_strided = True
-    retraceable = True
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -232,25 +238,6 @@ class PiecewiseBuild:
             mark_sizes(model, arguments, self._inputs.sized)
         with compiling(model), call_context(model, call):
             return self._compiled(*arguments)
-
-    def within(self, call: Call) -> AbstractContextManager[Any]:
-        """The metadata of a call, and the configuration in which pieces are compiled."""
-        return compiling_within(self._request.model, call)
-
-    @property
-    def counts(self) -> Counts:
-        """Evidence so far."""
-        return counts_from(self._evidence, self._watch, self._request.model)
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What the graph was split into, with the compile time of each distinct piece."""
-        return tuple(self._evidence.parts)
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the generated kernels, as often as they are called."""
-        return tuple(self._evidence.kernel_names)
 
     @contextmanager
     def _metadata_of_capture(self, captured: Call) -> Iterator[None]:
