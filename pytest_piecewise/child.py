@@ -97,6 +97,7 @@ def _failure(variant: str, error: Exception) -> BuildRecord:
     if not isinstance(error, PiecewiseError) or error.__cause__:  # of the user's code, not of what refuses it
         traceback.print_exc()
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    made: dict[str, Any]
     if isinstance(error, BuildError):
         made = {"check": error.check, "summary": error.summary, "detail": error.detail, "action": error.action}
     elif isinstance(error, PiecewiseError):

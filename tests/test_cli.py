@@ -16,7 +16,7 @@ from pytest_piecewise.records import CHECKS
 
 REPORTED = (
     "Report", "Run", "Selection", "CaseResult", "Case",
-    "Expectation", "Finding", "BuildRecord", "Comparison", "Metric", "Part",
+    "Expectation", "Finding", "Change", "BuildRecord", "Comparison", "Metric", "Part",
     "Phase", "Counts", "Trial", "Trend", "Mark", "Costs", "Sample", "Ratio", "Localization", "Growth", "Repro",
 )  # fmt: skip
 JSON_TYPES = {"object", "array", "string", "boolean", "integer", "number", "null"}

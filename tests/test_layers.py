@@ -283,7 +283,7 @@ def test_public_names_are_none(statement: str) -> None:
 
 def test_pytest_is_imported_by_the_glue_alone() -> None:
     modules = sources()
-    assert set(users_of_pytest(modules)) == set(MAY_USE_PYTEST)
+    assert {name.partition(".")[0] for name in users_of_pytest(modules)} == set(MAY_USE_PYTEST)
     assert users_of_pytest({"compare": "import pytest"}) == ["compare"]
 
 
@@ -308,7 +308,7 @@ def test_package_and_parent_side_import_neither_torch_nor_pytest(module: str) ->
     assert heavy_after(module) == set()
 
 
-@pytest.mark.parametrize("module", [f"{PACKAGE}.plugin", f"{PACKAGE}.session"])
+@pytest.mark.parametrize("module", [f"{PACKAGE}.plugin", f"{PACKAGE}.session.session"])
 def test_plugin_imports_neither_torch_nor_numpy(module: str) -> None:
     assert heavy_after(module) == {"pytest"}
 

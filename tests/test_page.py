@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_piecewise.records import Change, Finding, Status
 from pytest_piecewise.reports import html
 from tests.reported import HOSTILE, hostile_report, report, result, trend
 
@@ -116,6 +117,20 @@ def test_failures_stand_first_and_open(opened: Any) -> None:
         True,
         False,
         False,
+    ]
+
+
+def test_metrics_that_are_not_as_stored_stand_in_a_table(opened: Any) -> None:
+    changes = (
+        Change(metric="piecewise.kernels", gate="exact", status=Status.FAIL, stored="11", found="12"),
+        Change(metric="<b>full.graphs", gate="exact", status=Status.NEW, found="1"),
+    )
+    finding = Finding(check="baseline", status=Status.FAIL, summary="two metrics", changes=changes)
+    found = opened(report(replace(SOUND, findings=(*SOUND.findings, finding))))
+    rows = found.page.get_by_role("region", name="Against the baseline: baseline").locator("tbody tr")
+    assert [row.inner_text().split() for row in rows.all()] == [
+        ["piecewise.kernels", "exact", "11", "12", "FAIL"],
+        ["<b>full.graphs", "exact", "1", "NEW"],
     ]
 
 

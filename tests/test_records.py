@@ -17,6 +17,7 @@ from pytest_piecewise.records import (
     Call,
     Case,
     CaseResult,
+    Change,
     Comparison,
     Costs,
     Counts,
@@ -50,8 +51,15 @@ CASE = Case(
     device="cuda:1",
     expected=(EXPECTATION,),
 )
+CHANGE = Change(metric="full.kernels", gate="exact", status=Status.NEW, stored="3", found="4")
 FINDING = Finding(
-    check="pieces", status=Status.STALE, summary="3 pieces", variant="full", detail="a\nb", action="look at it"
+    check="pieces",
+    status=Status.STALE,
+    summary="3 pieces",
+    variant="full",
+    detail="a\nb",
+    action="look at it",
+    changes=(CHANGE,),
 )
 COMPARISON = Comparison(
     check="equivalence",
@@ -250,8 +258,8 @@ CALL = Call(
     index=4, phase="padded", size=5, padded_size=8, seed=5, padding="nan", weights=1, judged=False, strided=True
 )
 SAMPLES = (
-    FINDING, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD, TRIAL,
-    RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT, COSTS, COSTS.samples[0], COSTS.ratios[0],
+    FINDING, CHANGE, BUILD.metrics[0], CASE, SETTINGS, CALL, COMPARISON, COUNTS, BUILD.parts[0], BUILD.phases[0], BUILD,
+    TRIAL, RESULT, RUN, SELECTION, TREND, TREND.marks[0], REPORT, COSTS, COSTS.samples[0], COSTS.ratios[0],
     LOCALIZATION, LOCALIZATION.growth[0], LOCALIZATION.repro, EXPECTATION,
 )  # fmt: skip
 RECORD_TYPES = list({kind: None for kind in (*vars(records).values(), *vars(located).values())
@@ -407,7 +415,7 @@ def has_json_type(value: Any, name: str) -> bool:
 def test_schema_accepts_a_report() -> None:
     nan = dataclasses.replace(RESULT, comparisons=(dataclasses.replace(COMPARISON, gain=math.nan),))
     report = dataclasses.replace(REPORT, results=(RESULT, nan))
-    assert violations(json_schema(), json.loads(json.dumps(to_plain(report)))) == []
+    assert violations(json_schema(Report), json.loads(json.dumps(to_plain(report)))) == []
 
 
 @pytest.mark.parametrize(
@@ -436,13 +444,13 @@ def test_schema_refuses_a_wrong_value(path: tuple[Any, ...], value: Any, expecte
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    assert violations(json_schema(), plain) == [expected]
+    assert violations(json_schema(Report), plain) == [expected]
 
 
 def test_schema_requires_what_has_no_default() -> None:
     plain = to_plain(REPORT)
     del plain["results"][0]["case"]["name"], plain["results"][0]["findings"][0]["summary"]
-    assert violations(json_schema(), plain) == [
+    assert violations(json_schema(Report), plain) == [
         "report.results[0].case: name is missing",
         "report.results[0].findings[0]: summary is missing",
     ]

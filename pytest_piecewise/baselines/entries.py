@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ class Verdict:
     status: Status
     line: str
     gate: str
+    stored: str = ""
+    found: str = ""
 
 
 def margin_of(entry: Entry) -> float:
@@ -87,12 +90,19 @@ def slack_of(entry: Entry) -> int:
 
 def verdict(name: str, entry: Entry | None, now: Measured | None, today: datetime.date) -> Verdict:
     """Holds a measured number to its line. One of the two may be missing, not both."""
+    judged = _verdict(name, entry, now, today)
+    stored, found = "" if entry is None else _shown(entry.value), "" if now is None else _shown(now.value)
+    return dataclasses.replace(judged, stored=stored, found=found)
+
+
+def _verdict(name: str, entry: Entry | None, now: Measured | None, today: datetime.date) -> Verdict:
     if entry is None:
         assert now is not None
-        line = f"{name}: no stored value, now {_shown(now)}"
+        line = f"{name}: no stored value, now {_shown(now.value)}"
         return Verdict(name=name, status=Status.NEW, line=line, gate=now.gate)
     if entry.gate == "observe" and datetime.date.fromisoformat(entry.until) >= today:
-        line = f"{name}: only observed until {entry.until} ({entry.issue}); stored {entry.value}, now {_shown(now)}"
+        shown = _shown(now.value) if now else "not measured"
+        line = f"{name}: only observed until {entry.until} ({entry.issue}); stored {entry.value}, now {shown}"
         return Verdict(name=name, status=Status.SKIP, line=line, gate="observe")
     if now is None:
         line = f"{name}: stored {entry.value}, no longer measured"
@@ -104,10 +114,8 @@ def verdict(name: str, entry: Entry | None, now: Measured | None, today: datetim
     return Verdict(name=name, status=status, line=line + (expired if status is not Status.PASS else ""), gate=gate)
 
 
-def _shown(now: Measured | None) -> str:
-    if now is None:
-        return "not measured"
-    return f"{now.value:.3g}" if isinstance(now.value, float) else str(now.value)
+def _shown(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _exact(name: str, entry: Entry, now: Measured) -> tuple[Status, str]:

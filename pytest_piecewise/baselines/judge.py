@@ -14,7 +14,7 @@ from pytest_piecewise.baselines.entries import Entry, Measured, Verdict, verdict
 from pytest_piecewise.baselines.files import FIX, TRIM, UPDATE, Baseline, load, path_of
 from pytest_piecewise.errors import BaselineError
 from pytest_piecewise.ratios import noise
-from pytest_piecewise.records import COST_LEVELS, CaseResult, Costs, Finding, Ratio, Status
+from pytest_piecewise.records import COST_LEVELS, CaseResult, Change, Costs, Finding, Ratio, Status
 
 CHECK_OF_GATE = {"exact": "baseline", "observe": "baseline", "work": "cost", "budget": "cost", "ratio": "cost"}
 GATE_OF_KIND = {"count": "exact", "work": "work", "graph_pool": "budget", "artifacts": "budget"}
@@ -167,7 +167,13 @@ def _finding(check: str, verdicts: Sequence[Verdict], why: Sequence[str], path: 
     held = sum(item.status is Status.PASS for item in verdicts)
     what = "counts equal" if check == "baseline" else "costs are within"
     summary = "; ".join(worst) or f"{held} {what} {path}"
-    return Finding(check=check, status=status, summary=summary, detail="\n".join(told), action=_ACTIONS.get(status, ""))
+    changes = tuple(
+        Change(metric=item.name, gate=item.gate, status=item.status, stored=item.stored, found=item.found)
+        for item in verdicts
+        if item.status is not Status.PASS
+    )
+    action = _ACTIONS.get(status, "")
+    return Finding(check=check, status=status, summary=summary, detail="\n".join(told), action=action, changes=changes)
 
 
 _ACTIONS = {Status.FAIL: f"if this is intended: {FIX}", Status.NEW: UPDATE, Status.STALE: TRIM}

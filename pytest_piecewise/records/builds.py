@@ -19,6 +19,18 @@ class Status(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A metric that is not within its gate, or has none. `stored` and `found` are texts, since counts, hashes and ratios
+    stand in one column; empty where there is no value."""
+
+    metric: str
+    gate: str
+    status: Status
+    stored: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What one check says of one variant: `summary` is one line with numbers, `action` says what to do next."""
 
@@ -28,6 +40,8 @@ class Finding:
     variant: str = ""
     detail: str = ""
     action: str = ""
+    changes: tuple[Change, ...] = ()
+    """Of a finding about a baseline: its metrics that are not as stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
