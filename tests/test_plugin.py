@@ -740,6 +740,8 @@ def hanging(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # In the background of a script, as CI may run this, Ctrl-C is ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(Running(process, directory, marker, temporary))
         started[-1].wait_until_it_hangs()
