@@ -121,19 +121,19 @@ class StaticGraph:
         self,
         replay: Callable[[], None],
         outputs: Any,
-        recorded: tuple[Any, ...],
+        recorded: tuple[int | str | None, ...],
         names: Sequence[str],
         copied: dict[int, torch.Tensor],
     ) -> None:
         self._replay, self._outputs, self.recorded = replay, outputs, recorded
-        """`recorded` has the address that each argument is read at, the value of one that is no tensor, and None for one
+        """`recorded` has the address that each argument is read at, a value that is no tensor as text, and None for one
         that is copied to its place before every replay."""
         self._names, self._copied = names, copied
 
     def replay(self, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
         """The outputs, and what a replay would read elsewhere than where this call has put it: one line each."""
         moved = [
-            f"{self._names[index]}: recorded at {_shown(recorded, argument)}, now at {_shown(_place(argument), argument)}"
+            f"{self._names[index]}: recorded at {_shown(recorded)}, now at {_shown(_place(argument))}"
             for index, (recorded, argument) in enumerate(zip(self.recorded, arguments, strict=True))
             if recorded is not None and recorded != _place(argument)
         ]
@@ -143,13 +143,16 @@ class StaticGraph:
         return self._outputs, moved
 
 
-def _place(value: Any) -> Any:
-    """What a graph has fixed of an argument: a tensor's address, or the value itself."""
-    return value.data_ptr() if isinstance(value, torch.Tensor) else value
+def _place(value: Any) -> int | str | None:
+    """What a graph has fixed of an argument: a tensor's address, or another value as text, since NaN is not equal to itself
+    and lists of tensors cannot be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr()
+    return None if value is None else f"value {value}"
 
 
-def _shown(place: Any, argument: Any) -> str:
-    return hex(place) if isinstance(argument, torch.Tensor) else f"value {place}"
+def _shown(place: int | str | None) -> str:
+    return hex(place) if isinstance(place, int) else str(place)
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:

@@ -116,6 +116,19 @@ def test_number_that_differs_from_the_recorded_one_is_named(device: torch.device
     assert moved == ["input 1: recorded at value 3, now at value 4"]
 
 
+@pytest.mark.parametrize("same", [float("nan"), [torch.zeros(2)]], ids=["nan", "tensors"])
+def test_value_that_cannot_be_compared_has_not_moved(device: torch.device, same: Any) -> None:
+    x = ones(device)
+    graph, _ = record(lambda x, _: (x * 2,), (x, same))
+    assert graph.replay((x, same))[1] == []
+
+
+def test_outputs_of_the_capture_itself_are_computed(device: torch.device) -> None:
+    x = ones(device)
+    _, (output,) = record(lambda x: (x * 2,), (x,))
+    assert output.tolist() == [2.0] * 4
+
+
 def test_none_is_no_input_that_could_move(device: torch.device) -> None:
     x = ones(device)
     graph, _ = record(lambda x, nothing: (x * 2,), (x, None))

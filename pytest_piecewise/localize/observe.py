@@ -123,7 +123,7 @@ def _reads(
         return None, {}
     reads, moved = list(passed), {}
     for index, (address, value) in enumerate(zip(recorded, arguments, strict=True)):
-        if not isinstance(value, torch.Tensor) or address in (None, value.data_ptr()):
+        if not isinstance(value, torch.Tensor) or not isinstance(address, int) or address == value.data_ptr():
             continue
         moved[index] = (hex(address), hex(value.data_ptr()))
         reads[index] = read_address(address, value)
