@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sqlite3
@@ -70,6 +71,18 @@ def test_history_that_cannot_be_written_is_a_line(tmp_path: Path, given: dict[st
     assert re.search(said, line), line
     assert "secret" not in line
     assert not (tmp_path / ".piecewise").exists()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_takes_seconds_to_import_is_left_out_after_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("pytest_piecewise.history.places.has_alerts", lambda: bool(asked.append(True)))
+    shown = dataclasses.replace(report(result("tiny")), complete=complete)
+    (line,) = Ending(Settings(), tmp_path, tmp_path, {}, {}).end(shown)
+    assert "measurements appended" in line
+    assert bool(asked) is complete
 
 
 def test_history_that_is_not_wanted_is_not_kept(tmp_path: Path) -> None:
