@@ -70,10 +70,13 @@ def _localize(task: Mapping[str, Any], case: Case, settings: Settings, on_phase:
 def _do(
     kind: str, case: Case, variant: str, settings: Settings, shared: Path, on_phase: Callable[[str], None]
 ) -> BuildRecord:
-    from pytest_piecewise.engines import prepare, probe, tasks  # noqa: PLC0415 - torch, in the child only
-
     if kind == "probe":
+        # Without what builds import, Inductor above all: seconds, for each case that is collected.
+        from pytest_piecewise.engines import probe  # noqa: PLC0415 - torch, in the child only
+
         return probe.probe(case, settings)
+    from pytest_piecewise.engines import prepare, tasks  # noqa: PLC0415 - torch, in the child only
+
     engine = hooks.find_engine(case.engine)
     if not hasattr(engine, "tasks"):  # one that has its own starts processes of its own
         prepare.limit_gpu_memory(case.device, settings.gpu_memory_bytes)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def _serve(command: dict[str, Any], answers: Any, children: set[int]) -> None:
     if "import" in command:
         _answer(answers, _import(command["import"], command["path"]))
     elif "warm" in command:
-        _answer(answers, _attempt(_warm_cpu if command["warm"] == "cpu" else warm_imports))
+        with _temporary_directory(command["headers"]):  # codecache asks where it is when it is imported, and only then
+            imported = _attempt(warm_imports)
+        _answer(answers, _attempt(_warm_cpu) if command["warm"] == "cpu" and "error" not in imported else imported)
     else:
         pid = os.fork()
         if pid == 0:
@@ -102,18 +104,28 @@ def _count_gpus(torch: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@contextlib.contextmanager
+def _temporary_directory(name: str) -> Iterator[None]:
+    before, tempfile.tempdir = tempfile.tempdir, name
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
 def warm_imports() -> None:
-    """Everything that a build imports, so that no child pays for it."""
+    """Everything that a build imports, so that no child pays for it.
+
+    Inductor keeps its precompiled headers, which take longer to make than ten kernels and which it tells apart by compiler,
+    flags and content, in what is the directory of temporary files at this moment. So this comes before
+    `private_directories`: they are made once per machine, as without this tool, and are not removed under later builds.
+    """
     for module in ("pytest_piecewise.engines.tasks", "pytest_piecewise.engines.builds", "torch._inductor.compile_fx"):
         importlib.import_module(module)
 
 
 def _warm_cpu() -> None:
-    """One small compilation: vector instruction set, precompiled headers, and Inductor's lazy imports are then known.
-
-    Its headers lie in this process's temporary directory, outside any cache directory, and are shared by all children.
-    """
-    warm_imports()
+    """One small compilation: vector instruction set, precompiled headers, and Inductor's lazy imports are then known."""
     torch = importlib.import_module("torch")
     with tempfile.TemporaryDirectory() as cache, torch.no_grad():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache

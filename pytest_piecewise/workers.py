@@ -97,13 +97,10 @@ class Children:
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Forks a child for the task and waits for its end, its deadline or its memory limit."""
         case = from_plain(Case, task["case"])
-        if self._server.poll() is not None:  # killed from outside: the rest of the session goes on with another one
+        # Killed from outside, the rest of the session goes on with another one; and torch reads much of the environment when
+        # it is imported, so that forks would have the old one.
+        if self._server.poll() is not None or self._environment != _own_environment():
             self._restart()
-        elif self._environment != _own_environment():  # torch reads much of it when imported: forks would have the old
-            known = tuple(self._preloaded)
-            self._restart()
-            for module in known:
-                self.preload(module)
         if task["kind"] != "probe":
             self._warm_up("cpu" if case.device == "cpu" else "imports", on_tick)
         folder.mkdir(parents=True)
@@ -131,18 +128,27 @@ class Children:
     def _restart(self) -> None:
         self.close_server()
         self._warm.clear()
-        self._preloaded.clear()
+        modules, self._preloaded = self._preloaded, set()
         self._start()
+        for module in modules:
+            self.preload(module)
 
     def _warm_up(self, what: str, on_tick: OnTick) -> None:
         if what in self._warm:
             return
         on_tick("", "warming the compiler", 0.0)
-        self._send({"warm": what})
-        answer = self._answer(timeout=300)
-        if "error" in answer:
-            raise UnfitError(f"a first compilation failed; is there a C++ compiler?\n{answer['error']}")
+        # Precompiled headers of earlier sessions are used, unless one that was killed, or had no room, has left half of one.
+        error = self._warmed(what, tempfile.gettempdir())
+        if error:
+            self._restart()
+            error = self._warmed(what, str(self._home))
+        if error:
+            raise UnfitError(f"a first compilation failed; is there a C++ compiler?\n{error}")
         self._warm.add(what)
+
+    def _warmed(self, what: str, headers: str) -> str | None:
+        self._send({"warm": what, "headers": headers})
+        return self._answer(timeout=300).get("error")
 
     def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> _End:
         begin, limit = time.monotonic(), settings.memory_limit_bytes or int(_free_memory() * MEMORY_SHARE)
@@ -231,13 +237,10 @@ class InProcess:
         import torch  # noqa: PLC0415 - only where the user asked for it
 
         self.gpus = torch.cuda.device_count()
-        # Inductor keeps precompiled headers where temporary files were when it was imported, also for later builds.
-        self._home, before = Path(tempfile.mkdtemp(prefix="piecewise-here-")), dict(os.environ)
-        private_directories(self._home)
+        before = dict(os.environ)  # in which Inductor, imported, notes its usual cache directory
         warm_imports()
         os.environ.clear()
         os.environ.update(before)
-        tempfile.tempdir = None
 
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Does the task here, with private cache directories."""
@@ -263,8 +266,7 @@ class InProcess:
             remove_directories(folder)
 
     def close(self) -> None:
-        """Removes what is left."""
-        shutil.rmtree(self._home, ignore_errors=True)
+        """Nothing to end."""
 
 
 def _own_environment() -> dict[str, str]:

@@ -22,7 +22,6 @@ from tests.running import ROOT, configure, run_pytest
 
 SESSION = ("-p", "tests.stand_in", "--piecewise", "--piecewise-model", "tests.planted.models:CLEAN",
            "--piecewise-engine=stand_in", "--piecewise-dtype=float32")  # fmt: skip
-FAST = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 
 def project(directory: Path) -> Path:
@@ -37,7 +36,7 @@ def points(path: Path) -> int:
 def test_every_run_is_appended_without_any_set_up(tmp_path: Path) -> None:
     directory = project(tmp_path)
     for number in (1, 2):
-        done = run_pytest(directory, *SESSION, "--junitxml=own.xml", **FAST)
+        done = run_pytest(directory, *SESSION, "--junitxml=own.xml")
         assert done.returncode == 0, done.stdout
         new = points(tmp_path / ".piecewise" / "history.db")
         assert f"history: {new // number} measurements appended to " in done.stdout
@@ -105,7 +104,7 @@ def test_without_its_library_there_is_a_line_in_the_header(tmp_path: Path) -> No
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name == 'sqlalchemy' else find(name, *more)\n"
     )
-    done = run_pytest(directory, "-p", "absent", *SESSION, **FAST, PYTHONPATH=f"{directory}:{ROOT}")
+    done = run_pytest(directory, "-p", "absent", *SESSION, PYTHONPATH=f"{directory}:{ROOT}")
     assert done.returncode == 0, done.stdout
     assert "piecewise: no history is kept: needs SQLAlchemy: pip install 'pytest-piecewise[history]'" in done.stdout
     assert not (tmp_path / ".piecewise").exists()
@@ -149,7 +148,7 @@ def test_report_directory_has_all_kinds(tmp_path: Path) -> None:
 def test_failing_session_tells_buildkite_and_keeps_its_exit_code(tmp_path: Path) -> None:
     folder = agent(tmp_path / "bin", 7)
     environ = {"BUILDKITE": "true", "PATH": f"{folder}:/usr/bin:/bin"}
-    done = run_pytest(project(tmp_path), *SESSION, "--piecewise-engine=stand_in_wrong", **environ, **FAST)
+    done = run_pytest(project(tmp_path), *SESSION, "--piecewise-engine=stand_in_wrong", **environ)
     assert done.returncode == 1, done.stdout
     (annotate, text), (upload, _) = calls(folder)
     assert annotate == ["annotate", "--style", "error", "--context", "piecewise"]

@@ -22,7 +22,6 @@ import pytest
 
 from tests.running import command, configure, environment, run_pytest
 
-FAST = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 """Spares the test programs for the vector instruction set, which nothing here hangs on."""
 STAND_IN = ("-p", "tests.stand_in", "--piecewise")
 IN_PROCESS = (*STAND_IN, "--piecewise-isolation=none")
@@ -310,7 +309,7 @@ def test_models_need_no_test_file_and_nothing_else_is_collected(tmp_path: Path) 
     directory = project(tmp_path, users_models=MODELS, test_other="def test_other(): raise AssertionError\n")
     (directory / "tests").mkdir()
     models = ("--piecewise-model", "users_models:ONE", "--piecewise-model", "users_models:TWO")
-    done = run_pytest(directory, *STAND_IN, *models, "--piecewise-engine=stand_in", "--piecewise-report=out", **FAST)
+    done = run_pytest(directory, *STAND_IN, *models, "--piecewise-engine=stand_in", "--piecewise-report=out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     report = read_report(directory)
@@ -322,7 +321,7 @@ def test_models_need_no_test_file_and_nothing_else_is_collected(tmp_path: Path) 
 def test_command_that_repeats_a_failure_has_the_options_that_made_it(tmp_path: Path) -> None:
     directory = project(tmp_path, users_models=MODELS, test_one=case("one", "users_models:ONE"))
     options = ("--piecewise-engine=stand_in_wrong", "--piecewise-dtype=float32", "--piecewise-seed=3")
-    done = run_pytest(directory, *IN_PROCESS, *options, "test_one.py", "--piecewise-model=users_models:ONE", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, *options, "test_one.py", "--piecewise-model=users_models:ONE")
     assert "2 failed" in done.stdout
     given = "--piecewise-engine stand_in_wrong --piecewise-dtype float32 --piecewise-seed 3"
     assert (
@@ -423,7 +422,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     directory = tmp_path_factory.mktemp("refusals")
     files = {f"test_{name}": content for name, (content, _) in REFUSALS.items()}
     project(directory, refused_models=REFUSED_MODELS, test_good=case("good", "refused_models:GOOD"), **files)
-    return directory / "built", run_pytest(directory, *STAND_IN, BUILT=str(directory / "built"), **FAST)
+    return directory / "built", run_pytest(directory, *STAND_IN, BUILT=str(directory / "built"))
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -510,7 +509,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, dict[str, Any]]:
     directory = project(tmp_path_factory.mktemp("verdicts"), test_verdicts=VERDICTS)
-    done = run_pytest(directory, "-n0", "-v", "--piecewise", "--piecewise-report=out", "--piecewise-seed=7", **FAST)
+    done = run_pytest(directory, "-n0", "-v", "--piecewise", "--piecewise-report=out", "--piecewise-seed=7")
     return done, read_report(directory)
 
 
@@ -561,7 +560,7 @@ def test_two_workers_give_the_same_verdicts_and_report(
     one_process: tuple[Done, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = project(tmp_path_factory.mktemp("verdicts-n2"), test_verdicts=VERDICTS)
-    done = run_pytest(directory, "-n2", "-v", "--piecewise", "--piecewise-report=out", "--piecewise-seed=7", **FAST)
+    done = run_pytest(directory, "-n2", "-v", "--piecewise", "--piecewise-report=out", "--piecewise-seed=7")
     found = {name.partition("::")[2]: word.lower() for word, name in re.findall(r"(PASSED|FAILED) (\S+)", done.stdout)}
     assert {name: word for name, word in found.items() if name} == EXPECTED, done.stdout
     text = json.dumps(without_measurements(read_report(directory)), indent=1)
@@ -641,7 +640,7 @@ def test_builds_alive_in_the_process_of_the_test(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     arguments = ("-v", "-rs", "--piecewise", "--piecewise-isolation=none", "--piecewise-report=out")
-    done = run_pytest(directory, *arguments, TMPDIR=str(temporary), **FAST)
+    done = run_pytest(directory, *arguments, TMPDIR=str(temporary))
     assert outcomes(done) == {
         "test_by_hand": "passed",
         "test_second_test_starts_afresh": "passed",
@@ -730,7 +729,7 @@ def hanging(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         directory, temporary = project(tmp_path / "project", **files), tmp_path / "temporary"
         temporary.mkdir()
         marker = f"PIECEWISE_TEST_SESSION={uuid.uuid4()}"
-        environ = environment(TMPDIR=str(temporary), HANGING=str(directory / "hanging"), **FAST)
+        environ = environment(TMPDIR=str(temporary), HANGING=str(directory / "hanging"))
         environ |= dict([marker.split("=")])
         process = subprocess.Popen(
             command(directory, *STAND_IN, "--piecewise-report=out", *arguments),
@@ -829,7 +828,7 @@ class Stored:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     directory = project(tmp_path_factory.mktemp("stored"), counted=BASELINES_MODELS, test_counts=BASELINES)
-    return Stored(directory, run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update=new", **FAST))
+    return Stored(directory, run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-update=new"))
 
 
 def test_update_writes_one_file_per_case_that_passes(stored: Stored) -> None:
@@ -845,7 +844,7 @@ def test_update_writes_one_file_per_case_that_passes(stored: Stored) -> None:
 
 def test_second_update_changes_no_byte(stored: Stored) -> None:
     before = {name: path.read_bytes() for name, path in stored.files.items()}
-    done = run_pytest(stored.directory, *IN_PROCESS, "-v", "-k", "same or worse", "--piecewise-update=new", **FAST)
+    done = run_pytest(stored.directory, *IN_PROCESS, "-v", "-k", "same or worse", "--piecewise-update=new")
     assert outcomes(done) == {id_of("same"): "passed", id_of("worse"): "passed"}, done.stdout
     assert "baselines: 0 written, 2 unchanged, of 2 case(s)" in done.stdout
     assert {name: path.read_bytes() for name, path in stored.files.items()} == before
@@ -882,8 +881,8 @@ def edited(stored: Stored, tmp_path_factory: pytest.TempPathFactory) -> Edited:
     edit("corrupt", "{", "<<<<<<< HEAD\n{")
     copy.path("new").unlink()
     arguments = (*IN_PROCESS, "-v", "-rs", "--deselect", f"test_counts.py::{id_of('wrong')}")
-    done = run_pytest(directory, *arguments, **FAST)
-    return Edited(directory, done, run_pytest(directory, *arguments, "--piecewise-report=out", CI="true", **FAST))
+    done = run_pytest(directory, *arguments)
+    return Edited(directory, done, run_pytest(directory, *arguments, "--piecewise-report=out", CI="true"))
 
 
 def shown(done: Done, name: str) -> str:
@@ -951,7 +950,7 @@ def test_update_stores_what_has_changed(edited: Edited, stored: Stored, tmp_path
     directory = tmp_path / "project"
     shutil.copytree(edited.directory, directory, ignore=shutil.ignore_patterns("__pycache__"))
     update = ("--piecewise-update=new,fix,trim", "--piecewise-reason=because", "test_counts.py")
-    done = run_pytest(directory, *IN_PROCESS, "-v", *update, **FAST)
+    done = run_pytest(directory, *IN_PROCESS, "-v", *update)
     # A broken file is never written over: it may hold margins and quarantines that nobody else knows.
     assert outcomes(done) == outcomes(stored.done) | {id_of("corrupt"): "failed"}
     assert "baselines: nothing trimmed, since the session did not pass" in done.stdout
@@ -977,7 +976,7 @@ def test_update_is_refused_where_ci_is_set(tmp_path: Path) -> None:
 
 def test_platform_without_baselines_stays_green_also_in_ci(tmp_path: Path) -> None:
     directory = project(tmp_path, counted=BASELINES_MODELS, test_counts=SAME_ONLY)
-    done = run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-report=out", CI="true", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, "-v", "--piecewise-report=out", CI="true")
     assert outcomes(done) == {id_of("same"): "passed"}, done.stdout
     assert done.returncode == 0
     result = read_report(directory)["results"][0]
@@ -997,7 +996,7 @@ def test_live_line_on_a_terminal_says_what_is_under_way(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(directory, "--piecewise", "--piecewise-timeout=3", "--piecewise-model=tests.planted.models:HANG"),
         cwd=directory,
-        env=environment(**FAST),
+        env=environment(),
         stdout=side,
         stderr=subprocess.DEVNULL,
     )
@@ -1019,7 +1018,7 @@ def test_absent(piecewise_build):
 def test_bad(piecewise_build):
     piecewise_build(CLEAN, dtype="float12")
 """
-    done = run_pytest(project(tmp_path, test_absent=source), *STAND_IN, "-rs", **FAST)
+    done = run_pytest(project(tmp_path, test_absent=source), *STAND_IN, "-rs")
     assert "1 failed, 1 skipped" in done.stdout
     assert "expected dtype float32, bfloat16, float16, found 'float12'" in done.stdout
     assert "the engine is on holiday" in done.stdout

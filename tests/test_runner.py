@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -285,6 +286,36 @@ def test_module_that_cannot_be_imported_is_reported_by_the_child(
     assert text in record.last_output
     assert children._server.pid == server
     assert do(children, "DIRECTORIES", tmp_path / "next", kind="probe").outcome == "ok"
+
+
+def test_probe_imports_nothing_of_the_compiler(place: Path, tmp_path: Path) -> None:
+    task = {"kind": "probe", "case": to_plain(Case(model="odd_models:DIRECTORIES", name="odd", device="cpu"))}
+    program = (
+        "import json, sys, pathlib; from pytest_piecewise.child import work; task = json.loads(sys.argv[1]); "
+        "assert work(task, pathlib.Path(sys.argv[2]))['outcome'] == 'ok'; "
+        "print({'torch._inductor.compile_fx', 'pytest_piecewise.engines.tasks'} & set(sys.modules))"
+    )
+    told = json.dumps(task | {"settings": to_plain(Settings(device="cpu"))})
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, told, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "set()\n"), ended.stderr
+
+
+def test_precompiled_headers_serve_later_sessions_and_a_damaged_one_is_made_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number in range(2):
+        worker = Children()
+        try:
+            assert do(worker, "DIRECTORIES", tmp_path / f"{number}" / "build").outcome == "ok"
+        finally:
+            worker.close()
+        (header,) = tmp_path.glob("torchinductor_*/precompiled_headers/*.gch")
+        made = header.read_bytes()
+        header.write_bytes(made[:10_000_000])
+    assert len(made) == 10_000_000, "the second session has used, or made, the first one's"
 
 
 def test_phases_are_told_while_a_child_runs(children: Children, tmp_path: Path) -> None:

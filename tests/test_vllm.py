@@ -229,3 +229,15 @@ def test_clean_twin_passes(session: dict[str, Any], case: str) -> None:
     assert [item for item in findings if item["status"] not in ("PASS", "SKIP")] == []
     passed = {item["check"] for item in findings if item["status"] == "PASS"}
     assert {"equivalence", "vacuity", "bits_graphs", "captures", "replays", "schema", "addresses", "padding"} <= passed
+
+
+@needs_vllm
+def test_parts_of_the_split_graph_have_their_compile_seconds(session: dict[str, Any]) -> None:
+    builds = {build["variant"]: build for build in session["clean-vllm-float32"]["builds"]}
+    names = {variant: [part["name"] for part in build["parts"]] for variant, build in builds.items()}
+    assert names == {"eager": [], "full": ["graph"], "piecewise": ["piece 0", "planted::shift_into", "piece 1"]}
+    for variant in ("full", "piecewise"):
+        (phase,) = (phase["seconds"] for phase in builds[variant]["phases"] if phase["name"] == "compile")
+        seconds = [part["compile_seconds"] for part in builds[variant]["parts"] if part["compiled"]]
+        assert min(seconds) > 0
+        assert sum(seconds) < phase

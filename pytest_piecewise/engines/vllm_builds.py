@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 import torch._inductor.config as inductor_config
-from torch import fx, nn
-from torch._inductor import utils as inductor_utils
-from vllm.compilation import backends
+from torch import nn
 from vllm.compilation.counter import compilation_counter
 from vllm.compilation.passes.inductor_pass import CallableInductorPass, InductorPass
 from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
@@ -28,20 +25,18 @@ from pytest_piecewise.engines.builds import (
     owned,
     preserved_state,
 )
-from pytest_piecewise.engines.layout import Layout, remember_names
+from pytest_piecewise.engines.layout import Layout
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
-from pytest_piecewise.engines.poison import sized_placeholders
 from pytest_piecewise.engines.prepare import call_context, flatten, make_inputs, make_module, weight_storages
 from pytest_piecewise.engines.static import SizedOutputs, StaticInputs
 from pytest_piecewise.engines.tracing import inductor_patches, refusals
-from pytest_piecewise.engines.vllm_graphs import FROZEN, PieceInputs, WatchedGraphs
+from pytest_piecewise.engines.vllm_graphs import FROZEN
 from pytest_piecewise.engines.vllm_platform import RecordingCpuPlatform
-from pytest_piecewise.engines.vllm_segments import note_layout
+from pytest_piecewise.engines.vllm_watch import observed
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.errors import BuildError, ModelError
 from pytest_piecewise.models import Model
-from pytest_piecewise.records import Call, Counts
-from pytest_piecewise.split import custom_ops, is_free, op_names, structural_key
+from pytest_piecewise.records import Call, Counts, Part
 
 
 class VllmBuild:
@@ -157,6 +152,11 @@ class VllmBuild:
         return counts_from(self._evidence, self._watch, self._request.model)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """What vLLM's split graph consists of; empty for eager, and where all was loaded from a cache."""
+        return tuple(self._evidence.parts)
+
+    @property
     def pool_bytes(self) -> int:
         """Bytes of the segments of vLLM's graph pool."""
         return self._pool.pool_bytes() if self.graph_kind else 0
@@ -243,69 +243,3 @@ def _refuse_undecorated(model: Model, module: nn.Module) -> None:
             f"Model {model.name!r}: expected build(vllm_config) to return a module decorated with @support_torch_compile, "
             f"or one that holds such a module; found {type(module).__name__}"
         )
-
-
-@contextmanager
-def observed(
-    evidence: Evidence, stage: Stage, declared: frozenset[str], layouts: list[Layout] | None = None
-) -> Iterator[list[Any]]:
-    """Within it, what vLLM splits is noted, and its graph wrappers are watched. Gives vLLM's `PiecewiseBackend`s.
-
-    The functions are vLLM's and Inductor's, and are called as ever; they are the seams that vLLM's own tests look through.
-    """
-    compiled: list[Any] = []
-    pieces: list[PieceInputs] = []
-    split, wrap = backends.split_graph, backends.wrap_with_cudagraph_if_needed
-    set_wrapper = inductor_utils.set_customized_partition_wrappers
-
-    def noted_split(graph: fx.GraphModule, splitting_ops: list[str]) -> Any:
-        module, items = split(remember_names(graph), splitting_ops)
-        note_layout(layouts, graph, module, items, compiled, declared)
-        for item in items:
-            if item.is_splitting_graph or not splitting_ops:
-                for node in item.graph.graph.nodes:
-                    evidence.splitting_ops += sorted(declared.intersection(op_names(node)))
-            if not item.is_splitting_graph:
-                pieces.append(_note_piece(evidence, len(pieces), item.graph))
-        if not splitting_ops:
-            evidence.captured_ops.clear()  # of a graph that stays whole nothing is captured
-        return module, items
-
-    def watched(piece: Any, *arguments: Any, **options: Any) -> Any:
-        compiled.append(piece)
-        graphs, index = wrap(piece, *arguments, **options), piece.piecewise_compile_index
-        if graphs is piece:
-            return piece
-        # What vLLM loads from its cache of whole models has never been split here.
-        inputs = pieces[index] if index < len(pieces) else PieceInputs(f"piece {index}")
-        return WatchedGraphs(graphs, inputs, stage, evidence)
-
-    def set_watched(wrapper: Any) -> None:
-        set_wrapper(wrapper and _watching_partitions(wrapper, stage, evidence))
-
-    with (
-        mock.patch.multiple(backends, split_graph=noted_split, wrap_with_cudagraph_if_needed=watched),
-        mock.patch.object(inductor_utils, "set_customized_partition_wrappers", set_watched),
-    ):
-        yield compiled
-
-
-def _watching_partitions(wrapper: Any, stage: Stage, evidence: Evidence) -> Any:
-    """vLLM's wrapper of Inductor's partitions, its results watched."""
-
-    def watched(partition: Any, metadata: Any) -> WatchedGraphs:
-        evidence.partitions = metadata.num_partitions
-        inputs = PieceInputs(f"partition {metadata.partition_index}", is_partition=True)
-        return WatchedGraphs(wrapper(partition, metadata), inputs, stage, evidence)
-
-    return watched
-
-
-def _note_piece(evidence: Evidence, position: int, module: fx.GraphModule) -> PieceInputs:
-    label = f"piece {position}"
-    evidence.distinct.add(structural_key(module))
-    evidence.captured_ops.update((f"{op} in {label}", None) for op in custom_ops(module.graph))
-    compute = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
-    evidence.empty_pieces += [label] if is_free(compute) else []
-    names = tuple(node.name for node in module.graph.find_nodes(op="placeholder"))
-    return PieceInputs(label, names, tuple(sized_placeholders(module)))

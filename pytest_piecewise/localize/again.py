@@ -11,13 +11,14 @@ from typing import Any
 
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.records import Case, Settings, from_plain
-from pytest_piecewise.server import private_directories
+from pytest_piecewise.server import private_directories, warm_imports
 
 
 def main(task: Mapping[str, Any]) -> int:
     """Localises again what `task` names, prints what it found, and returns 1 for the same cause in the same segment."""
     os.environ[PLUGINS_VARIABLE] = task["plugins"]
     with tempfile.TemporaryDirectory(prefix="piecewise-repro-") as folder:
+        warm_imports()
         private_directories(Path(folder))
         from pytest_piecewise.localize.task import run_localization  # noqa: PLC0415 - after the caches have their place
 

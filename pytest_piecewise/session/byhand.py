@@ -78,7 +78,7 @@ def live_builds(
     from pytest_piecewise.engines import Request  # noqa: PLC0415
     from pytest_piecewise.engines.prepare import pinned_numerics  # noqa: PLC0415
     from pytest_piecewise.measure import Meter  # noqa: PLC0415
-    from pytest_piecewise.server import private_directories, quiet_trace_log  # noqa: PLC0415
+    from pytest_piecewise.server import private_directories, quiet_trace_log, warm_imports  # noqa: PLC0415
 
     builds: list[Build] = []
     place = settings.device
@@ -108,6 +108,7 @@ def live_builds(
         return make
 
     before = dict(os.environ)
+    warm_imports()
     with tempfile.TemporaryDirectory(prefix="piecewise-live-") as folder:
         try:
             private_directories(Path(folder))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import gc
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -346,10 +348,16 @@ class PiecewiseSession:
         """What the tier leaves out."""
         return f"piecewise: {self._left_out} test(s) of higher tiers deselected" if self._left_out else None
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ends soon: what the garbage collector no longer looks at, torch above all, is not walked again and again."""
+        gc.freeze()
+
     def pytest_unconfigure(self) -> None:
         """Ends children and server."""
         while self._workers:
             self._workers.popitem()[1].close()
+        # The interpreter's last garbage collection comes after pytest's: with torch imported, most of the time at the end.
+        atexit.register(gc.freeze)
 
 
 def _options(config: pytest.Config) -> dict[str, Any]:

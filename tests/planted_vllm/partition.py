@@ -15,7 +15,8 @@ from vllm.forward_context import BatchDescriptor, set_forward_context
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.pieces import Evidence, Stage
-from pytest_piecewise.engines.vllm_builds import make_config, observed
+from pytest_piecewise.engines.vllm_builds import make_config
+from pytest_piecewise.engines.vllm_watch import observed
 from pytest_piecewise.measure import Meter
 
 from .models import CLEAN
