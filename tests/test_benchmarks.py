@@ -12,7 +12,7 @@ import pytest
 from pytest_piecewise.benchmarks import ReplayedClock, Timing, record, timings
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Metric, Sample
 from tests.running import run_pytest
-from tests.test_plugin import FAST, IN_PROCESS, case, project
+from tests.test_plugin import IN_PROCESS, case, project
 
 BUILD = BuildRecord(
     variant="full",
@@ -86,7 +86,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_json_of_a_session_has_every_measured_phase(directory: Path) -> None:
-    done = run_pytest(directory, *IN_PROCESS, "--benchmark-json=out.json", "--piecewise-report=out", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, "--benchmark-json=out.json", "--piecewise-report=out")
     assert done.returncode == 0, done.stdout
     found = {item["name"]: item for item in json.loads((directory / "out.json").read_text())["benchmarks"]}
     names = {f"clean-stand_in-float32 {variant} compile" for variant in ("full", "piecewise")}
@@ -106,7 +106,7 @@ def test_json_of_a_session_has_every_measured_phase(directory: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--benchmark-disable", "-n1", "--benchmark-skip", "-pno:benchmark"])
 def test_verdict_does_not_depend_on_it(directory: Path, option: str) -> None:
-    done = run_pytest(directory, *IN_PROCESS, option, **FAST)
+    done = run_pytest(directory, *IN_PROCESS, option)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
     assert "benchmark 'compile'" not in done.stdout

@@ -14,7 +14,7 @@ from pytest_piecewise.baselines.files import load
 from pytest_piecewise.costs import measure_costs
 from pytest_piecewise.records import BuildRecord, Case, Costs, Finding, Metric, Ratio, Settings, Status
 from tests.running import run_pytest
-from tests.test_plugin import FAST, case, project
+from tests.test_plugin import case, project
 
 CASE = Case(model="m:TINY", name="tiny")
 
@@ -187,11 +187,11 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A project whose work was stored; the output of a session without a change, and of one with two planted faults."""
     directory = project(tmp_path_factory.mktemp("costs"), measured=PLANTED, test_one=case("one", "measured:ONE"))
     arguments = ("--piecewise", "--piecewise-dtype=float32", "--piecewise-costs=work")
-    done = run_pytest(directory, *arguments, "--piecewise-update=new", **FAST)
+    done = run_pytest(directory, *arguments, "--piecewise-update=new")
     assert done.returncode == 0, done.stdout
-    same = run_pytest(directory, *arguments, CI="true", **FAST)
+    same = run_pytest(directory, *arguments, CI="true")
     assert same.returncode == 0, same.stdout
-    worse = run_pytest(directory, *arguments, CI="true", PLANT="1", **FAST)
+    worse = run_pytest(directory, *arguments, CI="true", PLANT="1")
     assert worse.returncode == 10, worse.stdout
     return directory, same.stdout, worse.stdout
 

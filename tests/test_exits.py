@@ -12,7 +12,7 @@ import pytest
 from pytest_piecewise.exits import CODES, COST, NEW, REAL, UNFIT, exit_status, kind_of
 from pytest_piecewise.records import Finding, Status
 from tests.running import run_pytest
-from tests.test_plugin import FAST, IN_PROCESS, STAND_IN, case, project
+from tests.test_plugin import IN_PROCESS, STAND_IN, case, project
 
 
 def finding(check: str, status: Status = Status.FAIL) -> Finding:
@@ -67,7 +67,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a stored count that is too low, a case without a baseline, and one that is equal."""
     made = project(tmp_path_factory.mktemp("exits"), counted=MODELS, **{f"test_{k}": v for k, v in PARTS.items()})
     files = ("test_worse.py", "test_same.py")
-    done = run_pytest(made, *IN_PROCESS, "--piecewise-update=new", *files, **FAST)
+    done = run_pytest(made, *IN_PROCESS, "--piecewise-update=new", *files)
     assert done.returncode == 0, done.stdout
     (path,) = made.glob("baselines/*/worse-*.json")
     before = '"piecewise.kernels": {"gate": "exact", "value": 3}'
@@ -86,13 +86,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_session_ends_with_the_code_of_its_gravest_failure(directory: Path, names: str, code: int) -> None:
-    done = run_pytest(directory, *IN_PROCESS, *(f"test_{name}.py" for name in names.split()), CI="true", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, *(f"test_{name}.py" for name in names.split()), CI="true")
     assert done.returncode == code, done.stdout
 
 
 def test_module_that_cannot_be_collected_is_a_real_failure(directory: Path) -> None:
     arguments = ("--continue-on-collection-errors", "test_worse.py", "test_torn.py")
-    assert run_pytest(directory, *IN_PROCESS, *arguments, CI="true", **FAST).returncode == 1
+    assert run_pytest(directory, *IN_PROCESS, *arguments, CI="true").returncode == 1
 
 
 def test_xdist_ends_alike_and_junit_has_the_failure_in_its_test(directory: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_xdist_ends_alike_and_junit_has_the_failure_in_its_test(directory: Path,
         "test_new.py",
         "test_same.py",
     )
-    done = run_pytest(directory, *IN_PROCESS, *arguments, CI="true", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, *arguments, CI="true")
     assert done.returncode == 10, done.stdout
     found = {
         test.get("name"): [child.get("message") for child in test.findall("failure")]
@@ -127,7 +127,7 @@ def test_xdist_ends_alike_and_junit_has_the_failure_in_its_test(directory: Path,
 def test_machine_without_the_gpu_is_unfit(directory: Path) -> None:
     # The probe at collection would say so first; what is looked at here is a session that comes to run.
     (directory / "conftest.py").write_text(UNFIT_AT_RUN)
-    done = run_pytest(directory, *STAND_IN, "test_same.py", "test_worse.py", CI="true", **FAST)
+    done = run_pytest(directory, *STAND_IN, "test_same.py", "test_worse.py", CI="true")
     (directory / "conftest.py").unlink()
     assert done.returncode == 12, done.stdout
     assert "a first compilation failed; is there a C++ compiler?" in done.stdout

@@ -15,7 +15,7 @@ from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Setti
 from pytest_piecewise.session.gate import Gate
 from tests.running import run_pytest
 from tests.stand_in import KERNELS
-from tests.test_plugin import FAST, STAND_IN, case, project
+from tests.test_plugin import STAND_IN, case, project
 
 MODELS = """
 from tests.planted.models import model
@@ -36,7 +36,7 @@ class Life:
 
     def session(self, kernels: int, *arguments: str, ci: bool = True, **more: Any) -> int:
         """Runs one; outside CI where it updates."""
-        environ = FAST | {KERNELS: str(kernels)} | ({"CI": "true"} if ci else {})
+        environ = {KERNELS: str(kernels)} | ({"CI": "true"} if ci else {})
         done: subprocess.CompletedProcess[str] = run_pytest(
             self.directory, *STAND_IN, self._workers, *arguments, **environ, **more
         )

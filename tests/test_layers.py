@@ -289,7 +289,7 @@ def test_pytest_is_imported_by_the_glue_alone() -> None:
 
 def heavy_after(module: str) -> set[str]:
     """Which heavy modules importing one of ours brings into a fresh interpreter."""
-    code = f"import sys, {module}; print(*({{'torch', 'numpy', 'pytest'}} & sys.modules.keys()))"
+    code = f"import sys, {module}; print(*({{'torch', 'numpy', 'scipy', 'ruptures', 'pytest'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -311,6 +311,10 @@ def test_package_and_parent_side_import_neither_torch_nor_pytest(module: str) ->
 @pytest.mark.parametrize("module", [f"{PACKAGE}.plugin", f"{PACKAGE}.session.session"])
 def test_plugin_imports_neither_torch_nor_numpy(module: str) -> None:
     assert heavy_after(module) == {"pytest"}
+
+
+def test_end_of_a_session_imports_what_finds_steps_only_where_there_are_enough_points() -> None:
+    assert heavy_after(f"{PACKAGE}.alerts.trends") == {"numpy"}
 
 
 def test_heavy_import_would_be_seen() -> None:

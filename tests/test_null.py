@@ -16,7 +16,7 @@ from pytest_piecewise.cli import main
 from pytest_piecewise.commands.null import compare
 from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Metric, Ratio
 from tests.running import environment, run_pytest
-from tests.test_plugin import FAST, IN_PROCESS, case, project
+from tests.test_plugin import IN_PROCESS, case, project
 
 NAME = "piecewise/full.compile_cpu"
 CASE = "cpu/tiny-native-float32"
@@ -97,13 +97,13 @@ def test_work_that_spreads_is_refused(stored: Path) -> None:
 
 def test_command_runs_sessions_against_each_other(tmp_path: Path) -> None:
     directory = project(tmp_path, test_one=case("one", "tests.planted.models:CLEAN", engine="stand_in"))
-    done = run_pytest(directory, *IN_PROCESS, "--piecewise-update=new", **FAST)
+    done = run_pytest(directory, *IN_PROCESS, "--piecewise-update=new")
     assert done.returncode == 0, done.stdout
     command = [sys.executable, "-m", "pytest_piecewise.cli", "null", "--costs=counts", "--", *IN_PROCESS[:2]]
     done = subprocess.run(
         [*command, "--piecewise-isolation=none"],
         cwd=directory,
-        env=environment(**FAST),
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

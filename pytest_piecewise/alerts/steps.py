@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import ruptures
 from numpy.typing import NDArray
-from scipy import stats
 
 SIGNIFICANCE = 1e-4
 """Of the best of all places where the step could have been: p values are multiplied by their number. Towards the newest
@@ -112,6 +110,8 @@ def _spikes(scaled: Values) -> NDArray[np.bool_]:
 
 
 def _proposed(calm: Values) -> list[int]:
+    import ruptures  # noqa: PLC0415 - takes a second; at the end of a session there is mostly too little history to need it
+
     if len(calm) < 2 * LEAST_AFTER:
         return []
     unit = (calm - np.median(calm)) / _noise(calm)
@@ -156,6 +156,8 @@ def _p_value(before: Values, after: Values, *, newest: bool) -> float:
     """Student's t-test with the variance of both together, since the few points after a step have none of their own to
     speak of. What lies far off counts as lying `SPIKE` spreads off. Of points that resemble their neighbours there are
     fewer than it seems: a slow drift is no step."""
+    from scipy import stats  # noqa: PLC0415 - as ruptures
+
     middles = np.repeat([np.median(before), np.median(after)], [len(before), len(after)])
     off = np.concatenate([before, after]) - middles
     limit = SPIKE * max(spread(off), LEAST_NOISE)
