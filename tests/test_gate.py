@@ -15,7 +15,7 @@ from pytest_piecewise.records import BuildRecord, Case, CaseResult, Costs, Setti
 from pytest_piecewise.session.gate import Gate
 from tests.running import run_pytest
 from tests.stand_in import KERNELS
-from tests.test_plugin import STAND_IN, case, project
+from tests.test_plugin import IN_PROCESS, STAND_IN, case, project
 
 MODELS = """
 from tests.planted.models import model
@@ -30,15 +30,15 @@ WORSE = "FAIL baseline: full.kernels: stored 5, now 7; piecewise.kernels: stored
 class Life:
     """A project with two cases, whose sessions say how many kernels are generated."""
 
-    def __init__(self, directory: Path, workers: str) -> None:
-        self.directory, self._workers = project(directory, counted=MODELS, test_life=TESTS), workers
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory, self._options = project(directory, counted=MODELS, test_life=TESTS), options
         self.output = ""
 
     def session(self, kernels: int, *arguments: str, ci: bool = True, **more: Any) -> int:
         """Runs one; outside CI where it updates."""
         environ = {KERNELS: str(kernels)} | ({"CI": "true"} if ci else {})
         done: subprocess.CompletedProcess[str] = run_pytest(
-            self.directory, *STAND_IN, self._workers, *arguments, **environ, **more
+            self.directory, *self._options, *arguments, **environ, **more
         )
         self.output = done.stdout
         return done.returncode
@@ -59,7 +59,7 @@ class Life:
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_life_of_a_baseline(tmp_path: Path, workers: str) -> None:
-    life = Life(tmp_path / "project", workers)
+    life = Life(tmp_path / "project", *IN_PROCESS, workers)
     (tmp_path / "project" / "baselines").mkdir()
 
     assert life.update(5, "--piecewise-update=new", "-k", "one") == 0, life.output
@@ -120,7 +120,7 @@ def test_what_could_not_be_measured_is_said_so(tmp_path: Path, costs: Costs, rea
 
 
 def test_ci_proposes_and_judges_as_if_it_did_not(tmp_path: Path) -> None:
-    life = Life(tmp_path / "project", "-n0")
+    life = Life(tmp_path / "project", *STAND_IN, "-n0")
     assert life.update(5, "--piecewise-update=new") == 0, life.output
     before = life.files
     assert life.session(6, "--piecewise-update-to=out") == 10, life.output
@@ -132,7 +132,7 @@ def test_ci_proposes_and_judges_as_if_it_did_not(tmp_path: Path) -> None:
 
 
 def test_costs_not_measured_are_said_so_with_the_reason(tmp_path: Path) -> None:
-    life = Life(tmp_path / "project", "-n0")
+    life = Life(tmp_path / "project", *STAND_IN, "-n0")
     assert life.session(5, "-k", "one", "--piecewise-report=out") == 0, life.output
     text = (life.directory / "out" / "report.json").read_text()
     assert "not measured: work and ratios are left to higher tiers; --piecewise-costs=ratios measures them now" in text
