@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_piecewise.leases import hold
-from pytest_piecewise.records import CHILD, OUTPUT, RESULT, TASK
+from pytest_piecewise.records import CHILD, HEADERS, OUTPUT, RESULT, TASK
 
 _PR_SET_PDEATHSIG = 1
 
@@ -64,7 +64,7 @@ def _serve(command: dict[str, Any], answers: Any, children: set[int]) -> None:
     if "import" in command:
         _answer(answers, _import(command["import"], command["path"]))
     elif "warm" in command:
-        with _temporary_directory(command["headers"]):  # codecache asks where it is when it is imported, and only then
+        with _temporary_directory(os.environ[HEADERS]):  # codecache asks where it is when it is imported, and only then
             imported = _attempt(warm_imports)
         _answer(answers, _attempt(_warm_cpu) if command["warm"] == "cpu" and "error" not in imported else imported)
     else:

@@ -22,6 +22,7 @@ from pytest_piecewise import hooks
 from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.leases import gpu_for, share_of
 from pytest_piecewise.records import (
+    HEADERS,
     OUTPUT,
     PHASE,
     RESULT,
@@ -59,6 +60,7 @@ class Children:
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="piecewise-server-"))
+        self._headers = tempfile.gettempdir()
         self._preloaded: set[str] = set()
         self._warm: set[str] = set()
         self._exits: dict[int, int] = {}
@@ -69,7 +71,8 @@ class Children:
 
     def _start(self) -> None:
         self._environment = _own_environment()
-        environment = os.environ | {"TMPDIR": str(self._home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"TMPDIR": str(self._home), HEADERS: self._headers}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         # Asked through the driver itself, the number of GPUs would make CUDA unusable in every fork of the server.
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         # Idle OpenMP threads sleep: spinning ones slow down whatever else runs, as under xdist, and change no result.
@@ -138,16 +141,17 @@ class Children:
             return
         on_tick("", "warming the compiler", 0.0)
         # Precompiled headers of earlier sessions are used, unless one that was killed, or had no room, has left half of one.
-        error = self._warmed(what, tempfile.gettempdir())
+        error = self._warmed(what)
         if error:
+            self._headers = str(self._home)
             self._restart()
-            error = self._warmed(what, str(self._home))
+            error = self._warmed(what)
         if error:
             raise UnfitError(f"a first compilation failed; is there a C++ compiler?\n{error}")
         self._warm.add(what)
 
-    def _warmed(self, what: str, headers: str) -> str | None:
-        self._send({"warm": what, "headers": headers})
+    def _warmed(self, what: str) -> str | None:
+        self._send({"warm": what})
         return self._answer(timeout=300).get("error")
 
     def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> _End:

@@ -28,7 +28,7 @@ from pytest_piecewise.localize.smaller import smaller
 from pytest_piecewise.localize.truth import WRITTEN, real_rows
 from pytest_piecewise.located import Localization, Repro
 from pytest_piecewise.models import Model
-from pytest_piecewise.records import Call, Case, Settings, to_plain
+from pytest_piecewise.records import CHILD, HEADERS, Call, Case, Settings, to_plain
 from pytest_piecewise.split import custom_ops
 
 REPRODUCED = (": reproduced", "\nreproduced")
@@ -256,10 +256,9 @@ def _draft(
         if not any(item.seed is None and isinstance(item.value, torch.Tensor) for item in inputs)
         else "real inputs"
     )
-    rows = next(
-        (item.value.shape[0] for item in inputs if isinstance(item.value, torch.Tensor) and item.value.dim()), 0
-    )
-    return Draft(made, tensors, f"{needs}; {what}, first input {rows} rows" if rows else f"{needs}; {what}")
+    shapes = [item.value.shape for item in inputs if isinstance(item.value, torch.Tensor) and item.value.dim()]
+    first = f", first input {' x '.join(map(str, shapes[0]))}" if shapes else ""
+    return Draft(made, tensors, f"{needs}; {what}{first}")
 
 
 def _config(model: Model) -> tuple[str, bool]:
@@ -327,9 +326,11 @@ def _write(draft: Draft, directory: Path) -> None:
 def _run(directory: Path) -> tuple[int, str]:
     """Exit code and last words of the script in a fresh process, with the module path of this one."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("PYTEST_PIECEWISE_CHILD", None)
+    environment.pop(CHILD, None)
     cache = directory / "cache"
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    # What this session knows already: Inductor's precompiled headers, and that vector instructions work.
+    environment |= {"TMPDIR": os.environ[HEADERS], "TORCHINDUCTOR_VEC_ISA_OK": "1"} if HEADERS in os.environ else {}
     try:
         done = subprocess.run(
             [sys.executable, "repro.py"], cwd=directory, env=environment, capture_output=True, text=True,

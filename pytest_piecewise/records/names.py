@@ -60,3 +60,7 @@ TASK, OUTPUT, PHASE, RESULT = "task.json", "output.txt", "phase.txt", "result.js
 
 CHILD = "PYTEST_PIECEWISE_CHILD"
 """Environment variable that is set in the server and in its children, and nowhere else."""
+
+HEADERS = "PYTEST_PIECEWISE_HEADERS"
+"""Environment variable of the server and its children: the directory of temporary files below which Inductor keeps its
+precompiled headers."""
