@@ -40,8 +40,8 @@ pipeline: ci-tools
 	.venv-ci/bin/pytest-piecewise pipeline run-local --without gpu --without gpu-quiet --env RUN_ALL=1 \
 		--only fastcheck-cpu --only report
 
-# Left to `make test-long`: whole canary runs, costs of real builds, gates of the pipeline, places of planted faults.
-LONG = tests/faults/test_canary.py tests/ci/test_gates.py tests/test_costs.py tests/test_localize.py
+# Left to `make test-long`: whole canary runs, costs of real builds, gates of the pipeline.
+LONG = tests/faults/test_canary.py tests/ci/test_gates.py tests/test_costs.py
 
 test: setup lint
 	$(PYTEST) -n $(WORKERS) --dist loadfile tests $(LONG:%=--ignore=%)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_piecewise.engines.sources import kernel_of
+from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.localize.place import module_path
 from pytest_piecewise.located import Localization, Repro
 from pytest_piecewise.reports.located import localization_lines
-from tests.running import ROOT, configure, run_pytest
+from tests.running import ROOT, configure, environment, run_pytest
 
 Found = dict[str, Any]
 
@@ -78,6 +81,26 @@ def test_script_of_a_replay_needs_torch_alone(session: tuple[Path, dict[str, Fou
 def test_failure_shows_the_place(session: tuple[Path, dict[str, Found], str]) -> None:
     assert "WHERE (piecewise, bits_graphs" in session[2]
     assert "exits 1 in a fresh process" in session[2]
+
+
+def test_report_of_another_machine_is_followed_here(
+    session: tuple[Path, dict[str, Found], str], tmp_path: Path
+) -> None:
+    text = (session[0] / "out" / "report.json").read_text().replace(f"{ROOT}/", "/of/another/machine/")
+    (tmp_path / "report.json").write_text(text)
+    plugins = {PLUGINS_VARIABLE: "tests.places.engines,tests.planted.engines"}
+    command = [sys.executable, "-m", "pytest_piecewise.cli", "localize", str(tmp_path)]
+    for directory, code, said in (
+        (ROOT, 0, "WHERE (piecewise"),
+        (tmp_path, 2, "go to the directory in which pytest was run"),
+    ):
+        done = subprocess.run(
+            [*command, "encoder-native@swapped@1-float32"], cwd=directory, env=environment(**plugins), text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert said in done.stdout + done.stderr
+    assert (tmp_path / "repro").is_dir()
 
 
 def test_script_that_does_not_reproduce_is_said_to_be_so() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pytest_piecewise import hooks
 from pytest_piecewise.errors import PiecewiseError
-from pytest_piecewise.records import LOCALIZE, CaseResult, Report, Settings, from_plain
+from pytest_piecewise.records import LOCALIZE, Case, CaseResult, Report, from_plain
 from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.runner import localize_result
+from pytest_piecewise.settings import make_settings, read_table
 from pytest_piecewise.workers import Children
 
 
@@ -29,16 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 if every failure has its place or there was none to follow, 1 if one has not."""
     path = arguments.report / "report.json" if arguments.report.is_dir() else arguments.report
-    result = chosen(path, arguments.case)
-    if arguments.device:
-        result = dataclasses.replace(result, case=dataclasses.replace(result.case, device=arguments.device))
-    settings = Settings(
-        seed=result.seed,
-        localize=arguments.to,
+    result, root = chosen(path, arguments.case), Path.cwd()
+    case = found_here(result.case, root)
+    result = dataclasses.replace(result, case=dataclasses.replace(case, device=arguments.device or case.device))
+    options = {"seed": result.seed, "localize": arguments.to, "timeout": arguments.timeout}
+    settings = dataclasses.replace(
+        make_settings(root, read_table(root), options),  # which also brings in the plugins of the project
         repro=str((arguments.repro or path.parent / "repro").resolve()),
-        timeout_seconds=arguments.timeout,
     )
-    sys.path.insert(0, str(Path.cwd()))  # where pytest was started, and models were found
+    sys.path.insert(0, str(root))  # where pytest was started, and models were found
     children = Children(tuple(getattr(hooks.find_engine(result.case.engine), "preload", ())))
     try:
         found = localize_result(result, settings, children)
@@ -49,6 +49,21 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         sys.stdout.write(f"{result.case.id}: no failed comparison that has a place\n")
     return int(any(item.cause in ("not_seen", "unavailable") for item in found))
+
+
+def found_here(case: Case, root: Path) -> Case:
+    """The case with its model's file as it lies here, below `root`: a report of another machine names it as it lay there."""
+    file = Path(case.file)
+    if not case.file or file.exists():
+        return case
+    below = (root.joinpath(*file.parts[start:]) for start in range(1, len(file.parts)))
+    here = next((path for path in below if path.exists()), None)
+    if here is None:
+        raise PiecewiseError(
+            f"expected the model's file {file}, or the same path below {root}, found neither; "
+            "go to the directory in which pytest was run"
+        )
+    return dataclasses.replace(case, file=str(here))
 
 
 def chosen(path: Path, case: str) -> CaseResult:
