@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_piecewise import hooks
@@ -46,8 +46,11 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
         tasks += cache_tasks(case)
     records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks)
     failed = localizable(findings, [item for record in records for item in record.comparisons])
-    located = _localize(case, settings, worker, on_tick, folder, failed) if settings.localize != "off" else ()
-    return dataclasses.replace(result_of(case, settings, records, findings), localizations=located)
+    result = result_of(case, settings, records, findings)
+    if settings.localize == "off":
+        return result
+    located = _localize(case, settings, worker, on_tick, folder, failed)
+    return dataclasses.replace(result, localizations=with_company(located, result.builds))
 
 
 def tasks_of(case: Case) -> list[tuple[str, str]]:
@@ -102,7 +105,8 @@ def localize_result(result: CaseResult, settings: Settings, worker: Worker) -> t
     failures = localizable(result.findings, [item for build in result.builds for item in build.comparisons])
     folder = Path(tempfile.mkdtemp(prefix="piecewise-localize-"))
     try:
-        return _localize(result.case, settings, worker, lambda variant, phase, seconds: None, folder, failures)
+        located = _localize(result.case, settings, worker, lambda variant, phase, seconds: None, folder, failures)
+        return with_company(located, result.builds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -124,6 +128,27 @@ def _localize(
         found += record.localizations or [unlocated(variant, failures, f"the search for the place did not end: {why}")]
     return tuple(found)
 
+
+def with_company(located: Sequence[Localization], builds: Sequence[BuildRecord]) -> tuple[Localization, ...]:
+    """The localizations, each with what became of the other builds of the case."""
+    wrong = {item.variant for item in located}
+    made = [build.variant for build in builds if build.outcome == "ok" and build.variant in VARIANTS]
+
+    def said(item: Localization) -> Iterator[str]:
+        for other in made:
+            if other == item.variant:
+                continue
+            if other in wrong:
+                yield f"{other} fails, too"
+            elif item.check in _HELD_TO[other]:
+                yield f"{other} is right"
+
+    return tuple(dataclasses.replace(item, notes=(*item.notes, *said(item))) for item in located)
+
+
+_OUTPUT_CHECKS = ("equivalence", "exact", "answer")
+_HELD_TO = {"eager": ("answer",), "full": _OUTPUT_CHECKS, "piecewise": _OUTPUT_CHECKS}
+"""By which of the checks that can be followed a variant's outputs are held to something outside of it."""
 
 Failed = Mapping[str, Mapping[str, Sequence[Comparison]]]
 """Failed comparisons by variant and check."""

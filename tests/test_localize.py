@@ -15,7 +15,9 @@ from pytest_piecewise.engines.sources import kernel_of
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.localize.place import module_path
 from pytest_piecewise.located import Localization, Repro
+from pytest_piecewise.records import VARIANTS, BuildRecord
 from pytest_piecewise.reports.located import localization_lines
+from pytest_piecewise.runner import with_company
 from tests.running import ROOT, configure, environment, run_pytest
 
 Found = dict[str, Any]
@@ -101,6 +103,25 @@ def test_report_of_another_machine_is_followed_here(
         assert done.returncode == code, done.stdout + done.stderr
         assert said in done.stdout + done.stderr
     assert (tmp_path / "repro").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "said"),
+    [
+        ("equivalence", ("piecewise",), {"piecewise": ("full is right",)}),
+        ("equivalence", ("full", "piecewise"), {"full": ("piecewise fails, too",), "piecewise": ("full fails, too",)}),
+        ("bits_graphs", ("piecewise",), {"piecewise": ()}),
+        ("answer", ("eager",), {"eager": ("full is right", "piecewise is right")}),
+    ],
+)
+def test_place_says_what_became_of_the_other_builds(
+    check: str, wrong: tuple[str, ...], said: dict[str, tuple[str, ...]]
+) -> None:
+    located = [
+        Localization(variant=variant, check=check, phase="", size=4, cause="code", summary="") for variant in wrong
+    ]
+    builds = [BuildRecord(variant=variant, outcome="ok") for variant in (*VARIANTS, "reference")]
+    assert {item.variant: item.notes for item in with_company(located, builds)} == said
 
 
 def test_script_that_does_not_reproduce_is_said_to_be_so() -> None:
