@@ -24,12 +24,14 @@ GAIN_FACTOR = 3.0
 """Bound on the gain bias over eager's own."""
 GAIN_UNITS = 0.1
 """Gain bias below this share of a unit of rounding is never held against a variant."""
-GAIN_FLOOR = 2.0**-22
-"""Nor below this: float32 sums in another order reach it."""
+SUM_FLOOR = 2.0**-22
+"""Float32 sums in another order reach it: nothing smaller is held against a variant as a gain bias, or in a few rows."""
 GAIN_DEVIATIONS = 10.0
 """A gain bias must also exceed this many standard errors, taken over rows."""
 TYPICAL_QUANTILE = 0.9
 """Which quantile of eager's relative row errors counts as typical."""
+FEW_ROWS = 16
+"""With fewer rows that differ, eager may be closer to the truth than is typical, in all of them, by luck."""
 
 Outputs = Mapping[str, torch.Tensor]
 
@@ -64,6 +66,11 @@ class Scale:
     peak: float
     rms: float
     gain: float
+    moved: float = 0.0
+    """How far perturbation moves a row, halved, or a sum in another order, whichever is more; 0 where there are enough rows
+    for eager's errors to be typical."""
+    sensitivity: float = 0.0
+    """How far perturbation moves a typical row."""
 
 
 def bit_comparison(check: str, variant: str, against: str, call: Call, first: Outputs, second: Outputs) -> Comparison:
@@ -143,7 +150,7 @@ def answer_comparison(
 
 def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> Scale:
     """What eager's own error is like for one output, over all of its calls."""
-    peaks, squares, products, powers = [], [], 0.0, 0.0
+    peaks, squares, norms, moves, products, powers = [], [], [], [], 0.0, 0.0
     for expected, found in zip(reference, eager, strict=True):
         error, value = _rows(found.double() - expected.value), _rows(expected.value)
         finite = torch.isfinite(error) & torch.isfinite(value)
@@ -152,6 +159,8 @@ def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> S
         norm = _rms(value).clamp_min(1e-300)
         peaks.append(_amax(error.abs()).squeeze(-1) / norm)
         squares.append(_rms(error) / norm)
+        norms.append(norm)
+        moves.append(_rows(expected.sensitivity)[kept].nan_to_num().squeeze(-1) / norm)
         products += float((error * value).sum())
         powers += float(value.square().sum())
     if not peaks or not sum(peak.numel() for peak in peaks):
@@ -160,6 +169,8 @@ def scale_of(reference: Sequence[Reference], eager: Sequence[torch.Tensor]) -> S
         peak=float(torch.quantile(torch.cat(peaks)[:1_000_000], TYPICAL_QUANTILE)),
         rms=float(torch.quantile(torch.cat(squares)[:1_000_000], TYPICAL_QUANTILE)),
         gain=products / max(powers, 1e-300),
+        moved=max(float(torch.cat(moves).max()) / 2, SUM_FLOOR) if len(torch.cat(norms).unique()) < FEW_ROWS else 0.0,
+        sensitivity=float(torch.quantile(torch.cat(moves)[:1_000_000], TYPICAL_QUANTILE)),
     )
 
 
@@ -265,7 +276,7 @@ def gain_comparison(
     total = float(power.sum())
     gain = float(product.sum()) / max(total, 1e-300)
     deviation = float((product - gain * power).square().sum().sqrt()) / max(total, 1e-300)
-    allowed = max(GAIN_FACTOR * abs(scale.gain), GAIN_UNITS * unit, GAIN_FLOOR)
+    allowed = max(GAIN_FACTOR * abs(scale.gain), GAIN_UNITS * unit, SUM_FLOOR)
     significant = abs(gain) > GAIN_DEVIATIONS * deviation
     ok = abs(gain) <= allowed or not significant
     return Comparison(

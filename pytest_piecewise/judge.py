@@ -30,6 +30,9 @@ VACUOUS_FACTOR = 10.0
 MAX_TIED_SHARE = 0.5
 """Above this share of calls that near ties make incomparable, the case says nothing."""
 
+EAGER_FAR = 30.0
+"""Eager's typical error over what perturbation explains, beyond which it is said; correct models stay below about 1."""
+
 CallOutputs = Mapping[int, Mapping[str, torch.Tensor]]
 
 
@@ -47,6 +50,8 @@ class Evidence:
     device: str = "cpu"
     same_inputs: bool = False
     """Whether the arguments of all calls of one size are the same, so that a stale one could not be told."""
+    weightless: bool = False
+    """Whether the model has neither weights nor buffers of floating-point numbers, which results could follow."""
 
     @property
     def judged(self) -> list[Call]:
@@ -67,7 +72,8 @@ def compare_case(evidence: Evidence) -> tuple[tuple[Comparison, ...], tuple[Find
             findings.append(_equivalence_finding(evidence, variant, scales, made, tied))
             exact = _exact(evidence, variant, tied)
             comparisons += exact
-            findings += bits_findings(exact)
+            action = _only_padded(evidence, [item for item in exact if not item.ok])
+            findings += [replace(item, action=item.action or action) for item in bits_findings(exact)]
     answered = _answers(evidence)
     comparisons += answered
     findings += bits_findings(answered)
@@ -78,6 +84,20 @@ def compare_case(evidence: Evidence) -> tuple[tuple[Comparison, ...], tuple[Find
         findings.append(Finding(check="bits_full", status=Status.SKIP, variant="piecewise", summary=reason))
     findings.append(_vacuity(evidence))
     return tuple(comparisons), tuple(findings)
+
+
+def eager_notes(evidence: Evidence) -> tuple[str, ...]:
+    """Outputs in which eager itself is far off. No failure, since a cast to a lower precision may be meant."""
+    found = []
+    for name, scale in _scales(evidence).items():
+        ratio = scale.rms / max(scale.sensitivity, evidence.unit)
+        if ratio > EAGER_FAR:
+            found.append(
+                f"eager itself is off in {name} by {scale.rms:.2g} (relative RMS against {evidence.precision}), {ratio:.2g} "
+                "times what rounding of weights and inputs explains: an op is wrong in this dtype, or computes in a lower "
+                "precision on purpose; builds are allowed as much"
+            )
+    return tuple(found)
 
 
 def _float_outputs(evidence: Evidence) -> list[str]:
@@ -140,7 +160,7 @@ def _overall(
         squares += float(error.nan_to_num(posinf=0, neginf=0).square().sum())
         power += float(value.nan_to_num(posinf=0, neginf=0).square().sum())
     relative = math.sqrt(squares / max(power, 1e-300))
-    budget = RMS_FACTOR * max(scale.rms, evidence.unit / 2)
+    budget = RMS_FACTOR * max(scale.rms, scale.moved, evidence.unit / 2)
     return Comparison(
         check="equivalence",
         axis="budget",
@@ -196,8 +216,21 @@ def _equivalence_finding(
         return finding(
             "equivalence", variant, False, bad_ties, (), "use inputs or weights whose scores lie further apart"
         )
-    action = "the seed, size and phase above repeat it; the *_build fixtures have both builds in one process"
+    action = _only_padded(evidence, bad) or (
+        "the seed, size and phase above repeat it; the *_build fixtures have both builds in one process"
+    )
     return finding("equivalence", variant, not bad, summary, further_comparisons(bad), action)
+
+
+def _only_padded(evidence: Evidence, bad: Sequence[Comparison]) -> str:
+    """What to do if nothing but calls that were padded to a larger captured size is wrong; else empty."""
+    calls = [evidence.steps[item.call] for item in bad if item.call >= 0]
+    if not calls or bad[0].variant != "piecewise" or any(call.padded_size in (0, call.size) for call in calls):
+        return ""
+    return (
+        "only calls that are padded to a captured size differ: if the check `padding` passes, results follow that size "
+        "itself, as with x.shape[0]; take the number of real rows from `context`"
+    )
 
 
 def _tied_rows(evidence: Evidence, names: Iterable[str]) -> str:
@@ -303,7 +336,7 @@ def _vacuity(evidence: Evidence) -> Finding:
     problems, still, least = [], [], math.inf
     if evidence.same_inputs:
         problems.append("the arguments are the same in all calls of one size")
-    for what, pairs in (("inputs", inputs), ("weights", weights)):
+    for what, pairs in (("inputs", inputs), *([] if evidence.weightless else [("weights", weights)])):
         shares, texts = [], []
         for name in (name for name in _float_outputs(evidence) if not name.startswith("state:")):
             tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
@@ -320,11 +353,14 @@ def _vacuity(evidence: Evidence) -> Finding:
     if least == math.inf:
         reason = "no floating-point output, or no two calls to tell apart"
         return Finding(check="vacuity", status=Status.SKIP, variant="eager", summary=reason)
-    summary = f"outputs follow inputs and weights by {least:.3g} x what is needed to see a stale one"
+    followed = "inputs" if evidence.weightless else "inputs and weights"
+    summary = f"outputs follow {followed} by {least:.3g} x what is needed to see a stale one"
     summary += f"; {', '.join(still)}" if still else ""
     action = (
         "give the model random weights of a sensible scale and inputs that matter: nothing wrong would be seen here"
     )
+    if problems and eager_notes(evidence):
+        action = "that much is needed since eager itself is far from float64: see the note, and look at its ops first"
     return finding("vacuity", "eager", not problems, "; ".join(problems) or summary, (), action)
 
 

@@ -208,11 +208,11 @@ def test_sensitive_row_gets_the_room_that_its_perturbation_takes(dtype: torch.dt
 
 def test_sensitivity_is_one_number_per_row_whatever_the_shape() -> None:
     # A vector is one row: with a number per element, its RMS error would be held to the least sensitive of them.
-    for shape in ((), (5,), (4, 5), (2, 4, 5)):
+    for shape in ((), (5,), (4, 5), (2, 4, 5), (8, 0), (0, 5)):
         value = torch.ones(shape, dtype=torch.float64)
         change = row_change(value, value + 1)
         assert change.shape == (*shape[:-1], 1) if shape else change.numel() == 1
-        assert change.unique().tolist() == [1.0]
+        assert change.unique().tolist() == ([1.0] if value.numel() else [0.0] * bool(change.numel()))
 
 
 def test_vector_with_one_sensitive_element_is_within_its_budget() -> None:
@@ -509,3 +509,15 @@ def test_answer_of_another_shape_or_none_at_all() -> None:
     made = answer(None, torch.zeros(2))
     assert not made.ok
     assert made.output == "output"
+
+
+def test_sum_of_a_few_values_may_be_taken_in_another_order() -> None:
+    # One number in all calls: that eager hits it exactly says nothing of what it typically does.
+    value = torch.tensor([2.0], dtype=torch.float64)
+    few = scale_of([Reference(value, torch.full((1,), 1e-7, dtype=torch.float64))] * 9, [value.float()] * 9)
+    assert few.rms == 0
+    assert few.moved == 2.0**-22
+    moving = scale_of([Reference(value, torch.full((1,), 1e-3, dtype=torch.float64))] * 9, [value.float()] * 9)
+    assert moving.moved == pytest.approx(2.5e-4)
+    many = sample(torch.float32)
+    assert many.scale.moved == 0

@@ -229,7 +229,7 @@ def test_unknown_isolation_and_engine_and_dtype_and_device_are_refused(tmp_path:
         ("--piecewise-isolation=some", "invalid choice: 'some' (choose from"),
         ("--piecewise-device=gpu", "expected device auto, cpu, cuda or cuda:INDEX, found 'gpu'"),
         ("--piecewise-timeout=0", "expected a positive timeout"),
-        ("--piecewise-dtype=float17", "expected dtype float32, bfloat16, float16, found 'float17'"),
+        ("--piecewise-dtype=float17", "--piecewise-dtype: expected dtype float32, bfloat16, float16, found 'float17'"),
     ):
         done = run_pytest(directory, *model, argument)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, argument
@@ -375,6 +375,14 @@ def model(**changes):
 
 GOOD = model()
 UNREGISTERED = model(splitting_ops=("planted::no_such_op",))
+
+
+@torch.library.custom_op("refused::unfaked", mutates_args=())
+def unfaked(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+UNFAKED = model(splitting_ops=("refused::unfaked",))
 FIXED = model(inputs=lambda size, generator: (torch.randn(16, 16, generator=generator),))
 RANDOM = model(inputs=lambda size, generator: (torch.full((size, 16), float(next(COUNTER))),))
 """
@@ -383,6 +391,11 @@ REFUSALS = {
     "op": (
         case("a", "refused_models:UNREGISTERED"),
         "Model 'a': expected registered ops in splitting_ops, found no op planted::no_such_op; correct the name, or import",
+    ),
+    "unfaked": (
+        case("a", "refused_models:UNFAKED"),
+        "Model 'a': expected splitting ops with a fake kernel, from which Dynamo learns what they return, found none of "
+        'refused::unfaked; register one with @torch.library.register_fake("refused::unfaked")',
     ),
     "leading": (
         case("a", "refused_models:FIXED"),

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request
@@ -53,7 +54,7 @@ class EagerBuild:
         inputs = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
         inputs = strided(inputs) if call.strided else inputs
         with call_context(request.model, call):
-            outputs = owned(flatten(self.module(*inputs)))
+            outputs = as_returned(flatten(self.module(*inputs)), self.module)
         note_mutations(self._evidence, request, call, inputs)
         return outputs
 
@@ -130,7 +131,7 @@ class FullBuild(_CompiledBuild):
 
     def run(self, call: Call, *, graphs: bool = True) -> dict[str, torch.Tensor]:
         """The compiled module's outputs at the call's real size."""
-        return owned(flatten(self._run(call)))
+        return as_returned(flatten(self._run(call)), self.module)
 
     @contextmanager
     def stepping(self, size: int) -> Iterator[Callable[[], Any]]:
@@ -269,6 +270,16 @@ def note_mutations(evidence: Evidence, request: Request, call: Call, inputs: Seq
 def owned(outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies that no later call can write: a graph's outputs lie where its next replay puts the next ones."""
     return {name: tensor.clone() for name, tensor in outputs.items()}
+
+
+def as_returned(outputs: dict[str, torch.Tensor], module: nn.Module) -> dict[str, torch.Tensor]:
+    """What a build without graphs returns, which is the caller's to keep; copies only of what is a part of weights and
+    buffers, since these are changed by the protocol itself."""
+    held = weight_storages(module)
+    return {
+        name: tensor.clone() if tensor.untyped_storage().data_ptr() in held else tensor
+        for name, tensor in outputs.items()
+    }
 
 
 def dummy_call(size: int) -> Call:

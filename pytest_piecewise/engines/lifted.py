@@ -11,6 +11,7 @@ from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.choices import NEAR, Choices
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
+    as_real,
     call_context,
     flatten,
     frozen_tensors,
@@ -44,14 +45,14 @@ def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]
             for call in steps:
                 weights.use(call.weights, attempt)
                 if not attempt:
-                    before[call.index] = {name: tensor.clone() for name, tensor in state.items()}
+                    before[call.index] = {name: as_real(tensor).clone() for name, tensor in state.items()}
                 for name, tensor in before[call.index].items():
                     state[name].copy_(tensor)
                 mode = LiftedPrecision(target, attempt or None, choices[call.index].start(attempt))
                 inputs = make_inputs(model, call.size, call.seed, request.dtype, request.device)
                 with mode, call_context(model, call):
                     outputs = flatten(module(*inputs))
-                outputs |= {f"state:{name}": tensor.clone() for name, tensor in state.items()}
+                outputs |= {f"state:{name}": as_real(tensor).clone() for name, tensor in state.items()}
                 _note(runs[call.index], outputs, request.dtype)
                 fallbacks.update(mode.fallbacks)
     results = {
@@ -82,7 +83,9 @@ def row_change(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
     if not value.is_floating_point():
         return torch.zeros(())
     change = (moved - value).abs().nan_to_num()
-    return change.amax(-1, keepdim=True) if change.dim() and change.shape[-1] else change
+    if not change.dim():
+        return change
+    return change.amax(-1, keepdim=True) if change.shape[-1] else change.new_zeros(*change.shape[:-1], 1)
 
 
 def _in_range(value: torch.Tensor, low: torch.dtype) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.prepare import (
+    as_real,
     call_context,
     checksum,
     frozen_tensors,
@@ -59,7 +60,7 @@ def perform_strided(build: Build, request: Request, steps: Sequence[Call]) -> di
         with request.meter.phase(f"protocol: {call.phase}"):
             outputs = build.run(call)
         found[call.index] = {name: tensor.cpu() for name, tensor in outputs.items()}
-        found[call.index] |= {f"state:{name}": tensor.cpu().clone() for name, tensor in state.items()}
+        found[call.index] |= {f"state:{name}": as_real(tensor).cpu().clone() for name, tensor in state.items()}
     return found
 
 
@@ -140,12 +141,12 @@ class Stage:
         outputs = self._run(call)
         if call.phase == "interleaved" and len(self.kept) < 2:
             self.kept.append((call, outputs, _copies(outputs)))
-        result = _copies(outputs) | {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
+        result = _copies(outputs) | {f"state:{name}": as_real(tensor) for name, tensor in self._snapshot().items()}
         after = self._snapshot()
         for check, against, variation in self._variations(call):
             self._restore(before)
             again = self._run(variation.call, graphs=variation.graphs, prelude=variation.prelude, before=before)
-            again |= {f"state:{name}": tensor for name, tensor in self._snapshot().items()}
+            again |= {f"state:{name}": as_real(tensor) for name, tensor in self._snapshot().items()}
             self.done.comparisons.append(bit_comparison(check, self._build.variant, against, call, result, again))
         self._restore(after)
         return result

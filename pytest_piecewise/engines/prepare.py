@@ -70,7 +70,8 @@ def limit_gpu_memory(device: str, budget: int) -> None:
 
 
 def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: int, *arguments: Any) -> nn.Module:
-    """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode.
+    """The module of a build: the same weights for the same seed, floating-point tensors in `dtype`, in eval mode. Complex
+    ones keep their dtype, and with it their imaginary part, which `Module.to(dtype)` would drop.
 
     `arguments` are what the engine gives to `Model.build`.
     """
@@ -80,7 +81,10 @@ def make_module(model: Model, dtype: torch.dtype, device: torch.device, seed: in
         raise ModelError(
             f"Model {model.name!r}: expected build() to return an nn.Module, found {type(module).__name__}"
         )
-    return module.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    module.to(device)._apply(
+        lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+    )  # as `float` does
+    return module.eval().requires_grad_(False)
 
 
 def make_inputs(model: Model, size: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
@@ -148,6 +152,13 @@ def frozen_tensors(model: Model, module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in state}
 
 
+def is_weightless(model: Model, module: nn.Module) -> bool:
+    """Whether results cannot follow weights, since there are none; tensors that are only attributes count as such."""
+    tensors = [*frozen_tensors(model, module).values()]
+    tensors += [value for part in module.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
+    return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+
+
 def weight_storages(module: nn.Module) -> frozenset[int]:
     """Addresses of the storages of all weights and buffers."""
     tensors = (*module.parameters(), *module.buffers())
@@ -156,6 +167,7 @@ def weight_storages(module: nn.Module) -> frozenset[int]:
 
 def checksum(tensor: torch.Tensor) -> int:
     """A sum over the bytes that any single change alters; computed on the tensor's own device."""
+    tensor = as_real(tensor)
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     bits = tensor.detach().contiguous().reshape(-1).view(width).to(torch.int64)
     weights = torch.arange(1, bits.numel() + 1, device=bits.device) % 8191 + 1
@@ -200,13 +212,18 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as a last dimension of two, so that they round like others; any other tensor as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def flatten(outputs: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     """The tensors of a model's result by name: `output` for a single one, else the path of keys and positions.
 
     Python numbers count as tensors. `None` is left out. Anything else is an error.
     """
     if isinstance(outputs, torch.Tensor):
-        return {prefix or "output": outputs}
+        return {prefix or "output": as_real(outputs)}
     if isinstance(outputs, (bool, int, float)):
         return {prefix or "output": torch.tensor(outputs)}
     if outputs is None:

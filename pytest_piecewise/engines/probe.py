@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import torch
+from torch._library.utils import has_fake_kernel
 
 from pytest_piecewise import hooks
 from pytest_piecewise.engines.prepare import make_inputs
@@ -54,13 +55,25 @@ def _check_ops(model: Model) -> None:
             f"Model {model.name!r}: expected registered ops in splitting_ops, found no op {', '.join(missing)}; "
             "correct the name, or import the module that registers it where the model is defined"
         )
+    if faceless := [op for op in model.splitting_ops if not any(map(has_fake_kernel, _overloads(op)))]:
+        raise ModelError(
+            f"Model {model.name!r}: expected splitting ops with a fake kernel, from which Dynamo learns what they "
+            f"return, found none of {', '.join(faceless)}; register one with "
+            f'@torch.library.register_fake("{faceless[0].partition(".")[0]}")'
+        )
 
 
 def _is_registered(op: str) -> bool:
+    return bool(_overloads(op))
+
+
+def _overloads(op: str) -> list[torch._ops.OpOverload]:
+    """The overloads that a name stands for: all of a packet, or the one that it names; none if there is no such op."""
     namespace, _, name = op.partition("::")
     packet, _, overload = name.partition(".")
     found: Any = getattr(getattr(torch.ops, namespace), packet, None)
-    return found is not None and (not overload or overload in found.overloads())
+    names = [] if found is None else found.overloads()
+    return [getattr(found, known) for known in names if overload in ("", known)]
 
 
 def _check_inputs(model: Model, dtype: torch.dtype) -> None:

@@ -21,18 +21,22 @@ from pytest_piecewise.engines.phases import compile_phases
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
     flatten,
+    is_weightless,
     make_inputs,
     pinned_numerics,
 )
 from pytest_piecewise.engines.schema import schema_findings
 from pytest_piecewise.engines.sharing import sharing_findings
 from pytest_piecewise.findings import allowed, bits_findings, finding
-from pytest_piecewise.judge import Evidence, compare_case
+from pytest_piecewise.judge import Evidence, compare_case, eager_notes
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.models import Model, find_model
 from pytest_piecewise.records import TIERS, BuildRecord, Call, Case, Counts, Finding, Settings, Status
 from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
+
+WEIGHTLESS = "weightless"
+"""A file that the eager build of a model without weights leaves for the comparison."""
 
 
 def run_variant(
@@ -56,6 +60,8 @@ def run_variant(
                 done.comparisons.append(disturb(build, request, engine.build, list(protocol.replayed(steps))[-1]))
             findings = _build_findings(build, request, done, counts)
             torch.save(done.outputs, folder / f"{variant}.pt")
+            if variant == "eager" and is_weightless(model, build.module):
+                (folder / WEIGHTLESS).touch()
             return BuildRecord(
                 variant=variant,
                 outcome="ok",
@@ -189,23 +195,25 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
                     answers[call.index] = flatten(
                         model.answer(*make_inputs(model, call.size, call.seed, dtype, torch.device("cpu")))
                     )
-        comparisons, findings = compare_case(
-            Evidence(
-                model=model,
-                steps=steps,
-                unit=UNIT_ROUNDOFF[dtype],
-                precision=model.reference,
-                reference=reference,
-                variants=variants,
-                answers=answers,
-                device=case.device,
-                same_inputs=_same_inputs(model, steps, dtype),
-            )
+        evidence = Evidence(
+            model=model,
+            steps=steps,
+            unit=UNIT_ROUNDOFF[dtype],
+            precision=model.reference,
+            reference=reference,
+            variants=variants,
+            answers=answers,
+            device=case.device,
+            same_inputs=_same_inputs(model, steps, dtype),
+            weightless=(folder / WEIGHTLESS).exists(),
         )
+        comparisons, findings = compare_case(evidence)
+        notes = eager_notes(evidence)
     return BuildRecord(
         variant="comparison",
         outcome="ok",
         findings=allowed(model, findings),
         comparisons=comparisons,
         phases=meter.phases,
+        notes=notes,
     )

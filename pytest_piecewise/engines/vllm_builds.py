@@ -20,6 +20,7 @@ from vllm.platforms import current_platform
 from pytest_piecewise.capture import GraphPool
 from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.builds import (
+    as_returned,
     dummy_call,
     note_mutations,
     owned,
@@ -97,7 +98,7 @@ class VllmBuild:
         request, mode = self._request, CUDAGraphMode.NONE
         if not self.graph_kind:
             arguments = make_inputs(request.model, call.size, call.seed, request.dtype, request.device)
-            outputs = owned(flatten(self._call(call, arguments)))
+            outputs = as_returned(flatten(self._call(call, arguments)), self.module)
             note_mutations(self._evidence, request, call, arguments)
             return outputs
         if graphs and call.padded_size in self._evidence.captured_sizes:

@@ -61,6 +61,7 @@ class PiecewiseSession:
             directory = config.invocation_params.dir / (self.settings.report or ".piecewise") / "repro"
             self.settings = dataclasses.replace(self.settings, repro=str(directory))
             manager()  # plugins that cannot be used are refused here
+            self._refuse_unknown_dtypes()
         except PiecewiseError as error:
             raise pytest.UsageError(str(error)) from error
         self._own_models = [*self.table.get("models", []), *config.getoption("piecewise_models")]
@@ -71,6 +72,15 @@ class PiecewiseSession:
         self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self.table)
         self._live = LiveLine(config, self._ending.system)
         self._said: list[str] = []
+
+    def _refuse_unknown_dtypes(self) -> None:
+        """Of the option and of pyproject.toml, here and not at the first test, which would be blamed."""
+        option, stored = self._config.getoption("piecewise_dtype"), self.table.get("dtype")
+        for place, dtype in (("--piecewise-dtype", option), ("dtype in pyproject.toml", stored)):
+            try:
+                chosen_dtypes(dtype or (), ())
+            except PiecewiseError as error:
+                raise PiecewiseError(f"{place}: {error}") from error
 
     @property
     def engine(self) -> str:

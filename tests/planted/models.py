@@ -49,6 +49,20 @@ class Network(nn.Module):
         return (mixed + torch.sigmoid(self.second(mixed))) * 0.125
 
 
+class Workspace(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.planted_lib.into_workspace(super().forward(x))
+
+
+def mix_after_a_wrong_kernel(x: Tensor) -> Tensor:
+    return mix_in_place(torch.ops.planted.off_in_float32(x) * 2)
+
+
+class FollowsSize(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + 0.1 * x.shape[0])
+
+
 class Breaking(Network):
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)
@@ -147,6 +161,13 @@ LISTED_OP = model(
     name="listed-op",
     build=partial(Network, shift_and_mix),
     splitting_ops=("planted::mix_into", "planted::shift"),
+)
+FOLLOWS_SIZE = model(name="follows-size", build=FollowsSize)
+WORKSPACE = model(name="workspace", build=Workspace, splitting_ops=("planted::mix_into", "planted_lib::into_workspace"))
+OFF_IN_FLOAT32 = model(
+    name="off-in-float32",
+    build=partial(Network, mix_after_a_wrong_kernel),
+    splitting_ops=("planted::mix_into", "planted::off_in_float32"),
 )
 NEVER_FOUND = model(name="never-found", splitting_ops=("planted::mix_into", "planted::mix_fresh"))
 NOTHING_SPLIT = model(name="nothing-split", splitting_ops=())

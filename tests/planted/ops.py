@@ -82,3 +82,32 @@ def shift(x: Tensor) -> Tensor:
 @shift.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+LIBRARY = torch.library.Library("planted_lib", "DEF")
+LIBRARY.define("into_workspace(Tensor x) -> Tensor")
+WORKSPACES: dict[torch.dtype, Tensor] = {}
+
+
+@torch.library.impl(LIBRARY, "into_workspace", "CompositeExplicitAutograd")
+def into_workspace(x: Tensor) -> Tensor:
+    """Returns a view of memory that the next call writes again."""
+    workspace = WORKSPACES.setdefault(x.dtype, torch.zeros(64, x.shape[-1], dtype=x.dtype))
+    workspace[: x.shape[0]] = x * 2
+    return workspace[: x.shape[0]]
+
+
+@torch.library.register_fake("planted_lib::into_workspace", lib=LIBRARY)
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("planted::off_in_float32", mutates_args=())
+def off_in_float32(x: Tensor) -> Tensor:
+    """A kernel that is wrong by a hundredth in one dtype, for every build that calls it."""
+    return x * (1 + 0.01 * torch.sin(37 * x)) if x.dtype == torch.float32 else x * 1.0
+
+
+@off_in_float32.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)

@@ -112,7 +112,46 @@ def forgetful(call: object) -> object:
     return context()
 
 
+class OddOutputs(Network):
+    """A sum of weights alone, complex numbers, no columns, no rows, truths, nothing at all."""
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        hidden = super().forward(x)
+        return {
+            "hidden": (hidden, [x]),
+            "sum": self.first.weight.sum(),
+            "complex": torch.complex(hidden, hidden.sin()),
+            "no columns": hidden[:, :0],
+            "no rows": hidden[:0],
+            "positive": hidden > 0,
+            "nothing": None,
+        }
+
+
+class Weightless(nn.Module):
+    """Results cannot follow weights that there are not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(mix_in_place(torch.cos(x) * 2))
+
+
+class Rotary(Network):
+    """Angles as complex numbers in a buffer, whose imaginary part a cast to the dtype of the case would drop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(64.0), 100.0 ** (-torch.arange(WIDTH // 2) / WIDTH))
+        self.register_buffer("angles", torch.polar(torch.ones_like(angles), angles))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = torch.view_as_complex(super().forward(x).unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * self.angles[: x.shape[0]]).flatten(1), self.angles.imag
+
+
 right = partial(model, dtypes=("float32",))
+ODD_OUTPUTS = right(name="odd-outputs", build=OddOutputs)
+WEIGHTLESS = right(name="weightless", build=Weightless)
+ROTARY = right(name="rotary", build=Rotary, allow={"bits_full": "sin and cos round by how they are fused"})
 POSITION_TABLE = right(name="position-table", build=PositionTable)
 CONVOLUTION = right(name="convolution", build=Convolution)
 FACTORY = right(name="factory", build=Factory)
@@ -132,4 +171,7 @@ RIGHT: tuple[Model, ...] = (
     BESIDE,
     ONE_CAPTURED,
     FORGETFUL,
+    ODD_OUTPUTS,
+    WEIGHTLESS,
+    ROTARY,
 )
