@@ -61,7 +61,8 @@ class Children:
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="piecewise-server-"))
         self._headers = tempfile.gettempdir()
-        self._preloaded: set[str] = set()
+        self._preloaded: dict[str, None] = {}
+        """In the order in which they were imported: one may change torch for the next."""
         self._warm: set[str] = set()
         self._exits: dict[int, int] = {}
         self._running: set[int] = set()
@@ -93,7 +94,7 @@ class Children:
     def preload(self, module: str) -> None:
         """Imports a module before forking, so that no child pays for it. One that fails is left to the child to report."""
         if module not in self._preloaded:
-            self._preloaded.add(module)
+            self._preloaded[module] = None
             self._send({"import": module, "path": sys.path})
             self._answer(timeout=300)
 
@@ -131,7 +132,7 @@ class Children:
     def _restart(self) -> None:
         self.close_server()
         self._warm.clear()
-        modules, self._preloaded = self._preloaded, set()
+        modules, self._preloaded = self._preloaded, {}
         self._start()
         for module in modules:
             self.preload(module)

@@ -14,8 +14,9 @@ import pytest
 from pytest_piecewise.engines.sources import kernel_of
 from pytest_piecewise.hooks import PLUGINS_VARIABLE
 from pytest_piecewise.localize.place import module_path
+from pytest_piecewise.localize.repro import _run
 from pytest_piecewise.located import Localization, Repro
-from pytest_piecewise.records import VARIANTS, BuildRecord
+from pytest_piecewise.records import CHILD, HEADERS, VARIANTS, BuildRecord
 from pytest_piecewise.reports.located import localization_lines
 from pytest_piecewise.runner import with_company
 from tests.running import ROOT, configure, environment, run_pytest
@@ -122,6 +123,12 @@ def test_place_says_what_became_of_the_other_builds(
     ]
     builds = [BuildRecord(variant=variant, outcome="ok") for variant in (*VARIANTS, "reference")]
     assert {item.variant: item.notes for item in with_company(located, builds)} == said
+
+
+def test_script_finds_the_headers_of_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HEADERS, str(tmp_path))
+    (tmp_path / "repro.py").write_text(f"import os, tempfile; print(tempfile.gettempdir(), {CHILD!r} in os.environ)")
+    assert _run(tmp_path) == (0, f"{tmp_path} False")
 
 
 def test_script_that_does_not_reproduce_is_said_to_be_so() -> None:
