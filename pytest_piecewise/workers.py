@@ -35,12 +35,13 @@ from pytest_piecewise.records import (
 )
 from pytest_piecewise.server import private_directories, quiet_trace_log, remove_directories, warm_imports
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.25
+"""Between two looks at a child, each of which reads what every process of the machine uses. Its end is noticed at once."""
 MEMORY_SHARE = 0.9
 """Without a limit in the settings, a build may use this share of the memory that is free when it starts."""
 
 OnTick = Callable[[str, str, float], None]
-"""Told `(variant, phase, seconds so far)` several times a second while a build runs."""
+"""Told `(variant, phase, seconds so far)` a few times a second while a build runs."""
 
 
 class Worker(Protocol):
