@@ -7,12 +7,17 @@ A planted nothing goes the same way first: what it finds would be a false alarm 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from pytest_piecewise.faults import Fault, chosen_faults
 from pytest_piecewise.faults.catalogue import COMPILED
@@ -28,6 +33,11 @@ WORK_MARGIN = 0.01
 """The share by which Python calls during a compilation may differ between two builds, as for stored baselines."""
 POOL_SLACK = 1.1
 """A graph pool this many times the clean one is caught by the baseline check, as are counts that differ at all."""
+
+MAX_SIDE_BY_SIDE = 8
+"""Trials at a time, however many processors there are: each takes as much memory as a build."""
+
+Attempt = Callable[[Worker], Trial]
 
 
 def run_canary(
@@ -51,8 +61,8 @@ def run_canary(
             reason = f"nothing was planted, since the clean case fails: {', '.join(dict.fromkeys(bad))}"
             skipped = Finding(check="canary", status=Status.SKIP, summary=reason)
             return dataclasses.replace(clean, findings=(*clean.findings, skipped))
-        canary = _Canary(case, settings, worker, on_tick, folder, clean)
-        trials = tuple(canary.trials(faults))
+        canary = _Canary(case, settings, on_tick, folder, clean)
+        trials = tuple(side_by_side(canary.attempts(faults), worker, _own_processors()))
         return dataclasses.replace(clean, canary=trials, findings=(*clean.findings, canary_finding(trials)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -79,42 +89,86 @@ def canary_finding(trials: Sequence[Trial]) -> Finding:
     )
 
 
+def side_by_side(attempts: Sequence[Attempt], worker: Worker, number: int) -> Iterator[Trial]:
+    """The trials that attempts give, in their order: `number` at a time, each with a worker of its own."""
+    with ExitStack() as stack:
+        crew = [worker]
+        for _ in range(min(number, MAX_SIDE_BY_SIDE, len(attempts)) - 1):
+            if (other := worker.alike()) is not None:
+                crew.append(stack.enter_context(closing(other)))
+        if len(crew) == 1:
+            yield from (attempt(worker) for attempt in attempts)
+            return
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for member in crew:
+            free.put(member)
+
+        def done(attempt: Attempt) -> Trial:
+            member = free.get()
+            try:
+                return attempt(member)
+            finally:
+                free.put(member)
+
+        pool = ThreadPoolExecutor(len(crew))
+        try:
+            yield from pool.map(done, attempts)
+        except BaseException:  # Ctrl-C among them: what the others do is not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+            for member in crew:
+                member.close()
+            raise
+        pool.shutdown()
+
+
+def _own_processors() -> int:
+    """How many processors there are for this process: under xdist its share of them."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
 @dataclass(frozen=True, slots=True)
 class _Canary:
     case: Case
     settings: Settings
-    worker: Worker
     on_tick: OnTick
     folder: Path
     clean: CaseResult
 
-    def trials(self, faults: Sequence[Fault]) -> Iterator[Trial]:
-        """One without a fault, then one for each."""
+    def attempts(self, faults: Sequence[Fault]) -> list[Attempt]:
+        """One without a fault, then one for each: what is to be done with a worker."""
         model = find_model(self.case.model, self.case.file)
         known = {variant or kind for kind, variant in tasks_of(self.case)}
         known |= {kind for kind, _ in cache_tasks(self.case)} | ({"cost"} if "piecewise" in known else set())
         counts = next((build.counts for build in self.clean.builds if build.variant == "piecewise"), Counts())
-        control = self._try(CONTROL, "", COMPILED, cached=True)
-        yield dataclasses.replace(control, outcome="false alarm" if control.checks else "nothing found")
-        for fault in faults:
-            reason = fault.inapplicable(self.case, model, counts)
-            if not reason and not set(fault.variants) & known:
-                reason = f"{self.case.engine} builds no {' or '.join(fault.variants)}"
-            about = {"kind": fault.kind, "expected": fault.caught_by}
-            if reason:
-                trial = Trial(fault=fault.name, outcome="not applicable", reason=reason, kind=fault.kind)
-            else:
-                trial = self._try(fault.name, fault.name, fault.variants, cached=fault.cached)
-            yield dataclasses.replace(trial, **about)  # type: ignore[arg-type]
 
-    def _try(self, name: str, planted: str, touched: Sequence[str], *, cached: bool) -> Trial:
+        def reason(fault: Fault) -> str:
+            unbuilt = (
+                "" if set(fault.variants) & known else f"{self.case.engine} builds no {' or '.join(fault.variants)}"
+            )
+            return fault.inapplicable(self.case, model, counts) or unbuilt
+
+        return [self._control, *(partial(self._attempt, fault, reason(fault)) for fault in faults)]
+
+    def _control(self, worker: Worker) -> Trial:
+        trial = self._try(worker, CONTROL, "", COMPILED, cached=True)
+        return dataclasses.replace(trial, outcome="false alarm" if trial.checks else "nothing found")
+
+    def _attempt(self, fault: Fault, reason: str, worker: Worker) -> Trial:
+        if reason:
+            trial = Trial(fault=fault.name, outcome="not applicable", reason=reason, kind=fault.kind)
+        else:
+            trial = self._try(worker, fault.name, fault.name, fault.variants, cached=fault.cached)
+        return dataclasses.replace(trial, kind=fault.kind, expected=fault.caught_by)
+
+    def _try(self, worker: Worker, name: str, planted: str, touched: Sequence[str], *, cached: bool) -> Trial:
         begin, folder = time.monotonic(), self.folder / (planted or "control")
         folder.mkdir()
         try:
             if touched == ("cost",):
-                records, findings = self._measure(folder, planted)
+                records, findings = self._measure(worker, folder, planted)
             else:
-                records, findings = self._build(folder, planted, touched, cached=cached)
+                records, findings = self._build(worker, folder, planted, touched, cached=cached)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         findings += self._against_clean(records)
@@ -135,7 +189,7 @@ class _Canary:
         )
 
     def _build(
-        self, folder: Path, planted: str, touched: Sequence[str], *, cached: bool
+        self, worker: Worker, folder: Path, planted: str, touched: Sequence[str], *, cached: bool
     ) -> tuple[list[BuildRecord], list[Finding]]:
         """Builds what the fault touches, beside the clean outputs of the rest."""
         for path in (self.folder / "clean").glob("*.pt"):
@@ -154,13 +208,13 @@ class _Canary:
         ]
         if "cache" in touched:
             tasks += self._cache_tasks(folder)
-        records, findings = do_tasks(self.case, settings, self.worker, on_tick, folder, tasks, cache=cache)
+        records, findings = do_tasks(self.case, settings, worker, on_tick, folder, tasks, cache=cache)
         if touched != ("cache",) and all(record.outcome == "ok" for record in records):
-            more, said = do_tasks(self.case, settings, self.worker, on_tick, folder, [comparison])
+            more, said = do_tasks(self.case, settings, worker, on_tick, folder, [comparison])
             records, findings = [*records, *more], [*findings, *said]
         return records, findings
 
-    def _measure(self, folder: Path, planted: str) -> tuple[list[BuildRecord], list[Finding]]:
+    def _measure(self, worker: Worker, folder: Path, planted: str) -> tuple[list[BuildRecord], list[Finding]]:
         """The work of two compilations, one clean and one not: Python calls, which hardly vary between builds."""
         records = []
         for number, fault in enumerate(("", planted)):
@@ -173,7 +227,7 @@ class _Canary:
             }
             task |= {"settings": to_plain(dataclasses.replace(self.settings, fault=fault))}
             task |= {"caches": str(folder / f"caches-{number}")}
-            records.append(self.worker.do(task, folder / f"cost-{number}", self.settings, self.on_tick))
+            records.append(worker.do(task, folder / f"cost-{number}", self.settings, self.on_tick))
         found = [item for record in records for item in record.findings]
         clean, now = (next((m.value for m in record.metrics if m.name == "work"), 0.0) for record in records)
         summary = f"work: {now:.0f} Python calls to compile, {clean:.0f} clean"

@@ -1,4 +1,4 @@
-"""Outputs -> `Comparison` records: against a float64 reference within eager's own error, or bit for bit. No printing.
+"""Outputs -> `Comparison` records: against a float64 reference, within eager's own error. No printing.
 
 The budget of an element is `FACTOR` times the largest of: eager's own error in its row, the change of the reference
 under perturbations of one unit of rounding, and a floor of one unit of rounding and of what is typical for eager's
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_piecewise.heat import heat_map
+from pytest_piecewise.bitwise import bit_comparison, first_index, label, layout_reason, places, shown
 from pytest_piecewise.records import Call, Comparison
 
 FACTOR = 6.0
@@ -32,8 +32,6 @@ TYPICAL_QUANTILE = 0.9
 """Which quantile of eager's relative row errors counts as typical."""
 FEW_ROWS = 16
 """With fewer rows that differ, eager may be closer to the truth than is typical, in all of them, by luck."""
-
-Outputs = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,48 +71,6 @@ class Scale:
     """How far perturbation moves a typical row."""
 
 
-def bit_comparison(check: str, variant: str, against: str, call: Call, first: Outputs, second: Outputs) -> Comparison:
-    """All outputs of one call, bit for bit; NaN equals NaN, and -0.0 differs from 0.0. Describes the first that differs."""
-    total = sum(tensor.numel() for tensor in first.values())
-    base: dict[str, Any] = {
-        "check": check,
-        "axis": "bits",
-        "variant": variant,
-        "against": against,
-        "elements": total,
-        **_label(call),
-    }
-    if first.keys() != second.keys():
-        reason = f"outputs {sorted(first)} against {sorted(second)}"
-        return Comparison(output="", ok=False, reason=reason, **base)
-    for name, tensor in first.items():
-        other = second[name]
-        if tensor.shape != other.shape or tensor.dtype != other.dtype:
-            return Comparison(output=name, ok=False, reason=_layout_reason(other, tensor), **base)
-        differing = bits(tensor) != bits(other)
-        if differing.any():
-            index = _first_index(differing)
-            return Comparison(
-                output=name,
-                ok=False,
-                wrong=int(differing.sum()),
-                error=_largest_difference(tensor, other, differing),
-                index=index,
-                found=_show(tensor, index),
-                expected=_show(other, index),
-                reason="bits differ",
-                **_places(differing if not tensor.is_complex() else differing.any(-1)),
-                **base,
-            )
-    return Comparison(output="", ok=True, **base)
-
-
-def exact_comparison(variant: str, call: Call, name: str, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
-    """One output that must equal eager's exactly."""
-    comparison = bit_comparison("exact", variant, "eager", call, {name: found}, {name: expected})
-    return replace(comparison, output=name)
-
-
 def answer_comparison(
     variant: str, call: Call, name: str, found: torch.Tensor | None, answer: torch.Tensor, *, exact: bool, unit: float
 ) -> Comparison:
@@ -140,11 +96,11 @@ def answer_comparison(
         budget=_max(allowed),
         ratio=_max(error / allowed.clamp_min(1e-300)),
         index=index,
-        found=_show(found, index),
-        expected=_show(answer, index),
+        found=shown(found, index),
+        expected=shown(answer, index),
         reason="" if ok else "another answer",
-        **({} if ok else _places(~(error <= allowed))),
-        **_label(call),
+        **({} if ok else places(~(error <= allowed))),
+        **label(call),
     )
 
 
@@ -185,16 +141,10 @@ def budget_comparison(
     unit: float,
 ) -> Comparison:
     """One float output of one call against the reference. `unit` is the unit roundoff of the case's dtype."""
-    base: dict[str, Any] = {
-        "check": "equivalence",
-        "axis": "budget",
-        "variant": variant,
-        "against": "float64",
-        "output": name,
-    }
-    base |= {"elements": found.numel(), **_label(call)}
+    base: dict[str, Any] = {"check": "equivalence", "axis": "budget", "variant": variant, "against": "float64"}
+    base |= {"output": name, "elements": found.numel(), **label(call)}
     if found.shape != eager.shape or found.dtype != eager.dtype:
-        return Comparison(ok=False, reason=_layout_reason(eager, found), ratio=float("inf"), **base)
+        return Comparison(ok=False, reason=layout_reason(eager, found), ratio=float("inf"), **base)
     if _mask_reason(found, eager):
         return _mask_comparison(found, eager, reference, base)
     value, sensitivity = _rows(reference.value), _rows(reference.sensitivity)
@@ -220,7 +170,7 @@ def budget_comparison(
     peak, row_peak = _max(ratio), _max(row_ratio)
     ok = peak <= 1 and row_peak <= 1
     if not ok:
-        base |= _places(((ratio > 1) | (row_ratio > 1).unsqueeze(-1)).reshape(found.shape))
+        base |= places(((ratio > 1) | (row_ratio > 1).unsqueeze(-1)).reshape(found.shape))
     return Comparison(
         ok=ok,
         wrong=int((ratio > 1).sum()),
@@ -229,9 +179,9 @@ def budget_comparison(
         ratio=peak,
         row_ratio=row_peak,
         index=index,
-        found=_show(found, index),
-        expected=_show(reference.value, index),
-        eager=_show(eager, index),
+        found=shown(found, index),
+        expected=shown(reference.value, index),
+        eager=shown(eager, index),
         reason="" if ok else "beyond the budget",
         **base,
     )
@@ -243,17 +193,17 @@ def _mask_comparison(
     """The comparison of an output that is NaN or infinite in other places than eager's."""
     reason = _mask_reason(found, eager)
     mask = found.isnan() != eager.isnan() if "NaN" in reason else _infinite(found) != _infinite(eager)
-    index = _first_index(mask)
+    index = first_index(mask)
     return Comparison(
         ok=False,
         reason=reason,
         ratio=float("inf"),
         wrong=int(mask.sum()),
         index=index,
-        found=_show(found, index),
-        eager=_show(eager, index),
-        expected=_show(reference.value, index),
-        **_places(mask),
+        found=shown(found, index),
+        eager=shown(eager, index),
+        expected=shown(reference.value, index),
+        **places(mask),
         **base,
     )
 
@@ -298,21 +248,6 @@ def gain_comparison(
     )
 
 
-def _label(call: Call) -> dict[str, Any]:
-    return {"call": call.index, "phase": call.phase, "size": call.size}
-
-
-def _places(wrong: torch.Tensor) -> dict[str, Any]:
-    return {"shape": tuple(wrong.shape), "heat": heat_map(wrong)}
-
-
-def _layout_reason(expected: torch.Tensor, found: torch.Tensor) -> str:
-    return (
-        f"expected {str(expected.dtype).removeprefix('torch.')} {tuple(expected.shape)}, "
-        f"found {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
-    )
-
-
 def _mask_reason(found: torch.Tensor, eager: torch.Tensor) -> str:
     for name, test in (("NaN", torch.isnan), ("infinity", _infinite)):
         if not torch.equal(test(found), test(eager)):
@@ -327,14 +262,6 @@ def _infinite(tensor: torch.Tensor) -> torch.Tensor:
 
 def _count(mask: torch.Tensor) -> int:
     return int(mask.count_nonzero())
-
-
-def _largest_difference(first: torch.Tensor, second: torch.Tensor, differing: torch.Tensor) -> float:
-    """Over the elements that differ; infinite where one of the two is no number."""
-    if first.is_complex():
-        first, second = torch.view_as_real(first), torch.view_as_real(second)
-    error = (first.double() - second.double()).abs()[differing]
-    return _max(torch.where(error.isnan(), torch.inf, error))
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -352,16 +279,6 @@ def _rms(rows: torch.Tensor) -> torch.Tensor:
     return rows.square().mean(-1).sqrt() if rows.shape[-1] else rows.sum(-1)
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Integers that are equal exactly if the values are; all NaNs count as one value."""
-    if tensor.is_complex():
-        return bits(torch.view_as_real(tensor))
-    if not tensor.is_floating_point():
-        return tensor
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(kind)
-
-
 def _max(tensor: torch.Tensor) -> float:
     return float(tensor.max()) if tensor.numel() else 0.0
 
@@ -370,21 +287,9 @@ def _at(tensor: torch.Tensor, position: int) -> float:
     return float(tensor.reshape(-1)[position]) if tensor.numel() else 0.0
 
 
-def _first_index(mask: torch.Tensor) -> tuple[int, ...]:
-    found = mask.nonzero()
-    return tuple(int(i) for i in found[0]) if len(found) else ()
-
-
 def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     index: list[int] = []
     for extent in reversed(shape):
         position, remainder = divmod(position, max(extent, 1))
         index.append(remainder)
     return tuple(reversed(index))
-
-
-def _show(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
-    try:
-        return f"{tensor[index].item():.9g}" if tensor.numel() else ""
-    except (IndexError, ValueError, TypeError):
-        return ""

@@ -219,7 +219,7 @@ def _live(request: pytest.FixtureRequest) -> Iterator[Any]:
     from pytest_piecewise.session.byhand import live_builds  # noqa: PLC0415 - imports torch
 
     with ExitStack() as stack:
-        yield stack.enter_context(live_builds(session.settings, session.engine, pytest.skip))
+        yield stack.enter_context(live_builds(session.settings, session.cases.engine, pytest.skip))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ and a GPU lease; or in this process."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import select
@@ -21,18 +20,8 @@ from typing import Any, Protocol
 from pytest_piecewise import hooks
 from pytest_piecewise.errors import PiecewiseError, UnfitError
 from pytest_piecewise.leases import gpu_for, share_of
-from pytest_piecewise.records import (
-    HEADERS,
-    OUTPUT,
-    PHASE,
-    RESULT,
-    BuildRecord,
-    Case,
-    Finding,
-    Settings,
-    Status,
-    from_plain,
-)
+from pytest_piecewise.outcome import End, free_memory, phase_of, record_of, session_memory
+from pytest_piecewise.records import HEADERS, BuildRecord, Case, Settings, from_plain
 from pytest_piecewise.server import private_directories, quiet_trace_log, remove_directories, warm_imports
 
 POLL_SECONDS = 0.25
@@ -51,6 +40,9 @@ class Worker(Protocol):
 
     def do(self, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> BuildRecord:
         """Does one task with `folder` as its own directory, whose parent the case's tasks share."""
+
+    def alike(self) -> Worker | None:
+        """Another worker of the same kind, to be closed by the caller; None where tasks cannot be done side by side."""
 
     def close(self) -> None:
         """Ends everything that was started."""
@@ -128,7 +120,11 @@ class Children:
             finally:
                 self._kill(pid)
         remove_directories(folder)
-        return _record(task, folder, end)
+        return record_of(task, folder, end)
+
+    def alike(self) -> Children:
+        """A server of its own, with the same modules imported."""
+        return Children(tuple(self._preloaded))
 
     def _restart(self) -> None:
         self.close_server()
@@ -156,22 +152,22 @@ class Children:
         self._send({"warm": what})
         return self._answer(timeout=300).get("error")
 
-    def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> _End:
-        begin, limit = time.monotonic(), settings.memory_limit_bytes or int(_free_memory() * MEMORY_SHARE)
+    def _watch(self, pid: int, task: dict[str, Any], folder: Path, settings: Settings, on_tick: OnTick) -> End:
+        begin, limit = time.monotonic(), settings.memory_limit_bytes or int(free_memory() * MEMORY_SHARE)
         memory = 0
         while pid not in self._exits:
             self._read(POLL_SECONDS)
-            seconds, phase = time.monotonic() - begin, _phase(folder)
+            seconds, phase = time.monotonic() - begin, phase_of(folder)
             on_tick(task.get("variant") or task["kind"], phase, seconds)
-            memory = _session_memory(pid) or memory
+            memory = session_memory(pid) or memory
             if limit and memory > limit:
-                return _End("memory", f"used {memory / 2**20:.0f} MiB, the limit is {limit / 2**20:.0f} MiB", phase)
+                return End("memory", f"used {memory / 2**20:.0f} MiB, the limit is {limit / 2**20:.0f} MiB", phase)
             if seconds > settings.timeout_seconds:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
                 time.sleep(0.5)
-                return _End("timeout", f"still running after {settings.timeout_seconds:g} s", phase)
-        return _End("exit", "", _phase(folder), self._exits.pop(pid), memory)
+                return End("timeout", f"still running after {settings.timeout_seconds:g} s", phase)
+        return End("exit", "", phase_of(folder), self._exits.pop(pid), memory)
 
     def _kill(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -271,90 +267,39 @@ class InProcess:
             tempfile.tempdir = None
             remove_directories(folder)
 
+    def alike(self) -> None:
+        """There is one process."""
+
     def close(self) -> None:
         """Nothing to end."""
+
+
+class Workers:
+    """The workers of a session, started when first needed. Engines share a server only if it has the same modules imported:
+    such a module may change torch for all that is forked later, as vLLM's do."""
+
+    def __init__(self, isolation: str) -> None:
+        self._isolated = isolation != "none"
+        self._started: dict[tuple[str, ...], Worker] = {}
+
+    def of_engine(self, engine: str) -> Worker:
+        """Where builds of an engine are made."""
+        preload = tuple(getattr(hooks.find_engine(engine), "preload", ())) if self._isolated else ()
+        if preload not in self._started:
+            self._started[preload] = Children(preload) if self._isolated else InProcess()
+        return self._started[preload]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs torch sees on this machine."""
+        return (next(iter(self._started.values()), None) or self.of_engine("native")).gpus
+
+    def close(self) -> None:
+        """Ends all that was started."""
+        while self._started:
+            self._started.popitem()[1].close()
 
 
 def _own_environment() -> dict[str, str]:
     """The environment variables of this process, without those in which pytest says where it is."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _End:
-    kind: str
-    reason: str
-    phase: str
-    status: int = 0
-    memory: int = 0
-
-
-def _record(task: dict[str, Any], folder: Path, end: _End) -> BuildRecord:
-    output = _tail(folder / OUTPUT)
-    result = folder / RESULT
-    if end.kind == "exit" and end.status == 0 and result.exists():
-        record = from_plain(BuildRecord, json.loads(result.read_text()))
-        return record if record.outcome == "ok" else dataclasses.replace(record, last_output=output)
-    outcome, reason = end.kind, end.reason
-    if end.kind == "exit":
-        outcome, reason = "crash", _describe_exit(end.status)
-        if end.status == -signal.SIGKILL:
-            outcome = "memory"
-            reason += f", probably by the kernel for want of memory; it last used {end.memory / 2**20:.0f} MiB"
-    variant = task.get("variant") or task["kind"]
-    summary = f"{reason} in phase {end.phase!r}" if end.phase else reason
-    found = Finding(
-        check="build",
-        status=Status.FAIL,
-        variant=variant,
-        summary=summary,
-        detail=output,
-        action=_END_ACTIONS[outcome],
-    )
-    return BuildRecord(variant=variant, outcome=outcome, findings=(found,), last_output=output)
-
-
-_END_ACTIONS = {
-    "crash": "the last output is in the detail; --piecewise-isolation=none with --pdb runs it in this process",
-    "timeout": "the stack at the deadline is in the detail; --piecewise-timeout raises it",
-    "memory": "use a smaller model or fewer capture sizes; memory-limit in [tool.pytest_piecewise] raises the limit",
-}
-
-
-def _describe_exit(status: int) -> str:
-    if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
-    return f"ended with exit code {status} and no result"
-
-
-def _tail(path: Path, limit: int = 4000) -> str:
-    if not path.exists():
-        return ""
-    text = path.read_bytes().decode(errors="replace")
-    return text if len(text) <= limit else "...\n" + text[-limit:]
-
-
-def _phase(folder: Path) -> str:
-    with contextlib.suppress(OSError):
-        return (folder / PHASE).read_text(errors="replace")
-    return ""
-
-
-def _free_memory() -> int:
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return 0
-
-
-def _session_memory(session: int) -> int | None:
-    """Resident bytes of all processes of a session (a child and its compilers); None where there is no /proc."""
-    total, page = 0, os.sysconf("SC_PAGE_SIZE")
-    if not Path("/proc/self/stat").exists():
-        return None
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                total += int(fields[21]) * page
-    return total

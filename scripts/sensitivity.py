@@ -25,8 +25,9 @@ from pytest_piecewise import protocol
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines import tasks
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
+from pytest_piecewise.evidence import Evidence
 from pytest_piecewise.faults import Plant
-from pytest_piecewise.judge import Evidence, compare_case
+from pytest_piecewise.judge import compare_case
 from pytest_piecewise.models import Model, find_model
 from pytest_piecewise.records import Case, Settings, Status
 
@@ -66,7 +67,7 @@ class Bench:
 
     def is_caught(self, found: Outputs) -> bool:
         """Whether a variant with these outputs fails `equivalence`."""
-        _, findings = compare_case(
+        _, findings, _ = compare_case(
             Evidence(
                 model=self.model,
                 steps=protocol.calls(self.model, 0),

@@ -13,7 +13,8 @@ from pytest_piecewise.engines import Request
 from pytest_piecewise.engines.choices import Choices
 from pytest_piecewise.engines.lifted import reference_outputs
 from pytest_piecewise.engines.prepare import make_inputs, make_module
-from pytest_piecewise.judge import Evidence, compare_case
+from pytest_piecewise.evidence import Evidence
+from pytest_piecewise.judge import compare_case
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.protocol import calls
 from pytest_piecewise.records import Call, Finding, Status

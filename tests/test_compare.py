@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_piecewise.bitwise import bit_comparison, exact_comparison
 from pytest_piecewise.compare import (
     Reference,
     Scale,
     answer_comparison,
-    bit_comparison,
     budget_comparison,
-    exact_comparison,
     gain_comparison,
     scale_of,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_piecewise.compare import Reference, bit_comparison, budget_comparison, scale_of
+from pytest_piecewise.bitwise import bit_comparison
+from pytest_piecewise.compare import Reference, budget_comparison, scale_of
 from pytest_piecewise.heat import EXTENT, heat_map
 from pytest_piecewise.records import Call, Comparison
 

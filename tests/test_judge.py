@@ -13,7 +13,8 @@ from torch import Tensor
 from pytest_piecewise import Call, Finding, Model, Status
 from pytest_piecewise.compare import Reference
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF
-from pytest_piecewise.judge import MAX_TIED_SHARE, Evidence, compare_case
+from pytest_piecewise.evidence import Evidence
+from pytest_piecewise.judge import MAX_TIED_SHARE, compare_case
 from pytest_piecewise.protocol import calls
 from pytest_piecewise.records import Comparison
 
@@ -86,7 +87,7 @@ def evidence(
 
 
 def verdicts(case: Evidence) -> dict[tuple[str, str], Finding]:
-    _, findings = compare_case(case)
+    _, findings, _ = compare_case(case)
     found = {(item.check, item.variant): item for item in findings}
     assert len(found) == len(findings), "a check was answered twice"
     return found
@@ -167,11 +168,11 @@ def test_error_that_is_everywhere_a_little_too_large_fails_by_its_rms() -> None:
             case.variants["eager"][step.index]["logits"] = (value + error).double()  # type: ignore[index]
         return case
 
-    comparisons, _ = compare_case(noisy(2.7))
+    comparisons, _, _ = compare_case(noisy(2.7))
     bad = [item for item in comparisons if not item.ok and item.check == "equivalence" and item.variant == "full"]
     assert [item.reason for item in bad] == ["relative RMS error over all calls"]
     assert bad[0].error > bad[0].budget > 0
-    comparisons, _ = compare_case(noisy(0.9))
+    comparisons, _, _ = compare_case(noisy(0.9))
     assert all(item.ok for item in comparisons if item.check == "equivalence" and item.variant == "full")
 
 
@@ -476,7 +477,7 @@ def test_answer_is_compared_in_the_calls_that_have_one() -> None:
     case = evidence()
     step = call_of(case, "reverse", 4)
     case = replace(case, answers={step.index: {"logits": outputs(logits, torch.float32, step)["logits"] + 1}})
-    comparisons, _ = compare_case(case)
+    comparisons, _, _ = compare_case(case)
     made = [item for item in comparisons if item.check == "answer"]
     assert [(item.variant, item.call, item.ok) for item in made] == [
         (variant, step.index, False) for variant in ("eager", "full", "piecewise")
@@ -498,7 +499,7 @@ def by_variant(comparisons: tuple[Comparison, ...]) -> Mapping[str, set[str]]:
 
 
 def test_comparisons_hold_what_the_findings_say() -> None:
-    comparisons, _ = compare_case(evidence(with_integers))
+    comparisons, _, _ = compare_case(evidence(with_integers))
     assert by_variant(comparisons) == {
         "full": {"equivalence", "exact"},
         "piecewise": {"equivalence", "exact", "bits_full"},

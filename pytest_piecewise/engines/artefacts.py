@@ -18,7 +18,7 @@ from torch import fx
 from torch._dynamo.utils import counters
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from pytest_piecewise.compare import bit_comparison
+from pytest_piecewise.bitwise import bit_comparison
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.tracing import inductor_patches
 from pytest_piecewise.findings import allowed, describe_comparison

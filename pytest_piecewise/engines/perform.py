@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pytest_piecewise.compare import bit_comparison
+from pytest_piecewise.bitwise import bit_comparison
 from pytest_piecewise.engines import Build, Request
 from pytest_piecewise.engines.prepare import (
     as_real,

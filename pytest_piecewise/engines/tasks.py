@@ -27,8 +27,9 @@ from pytest_piecewise.engines.prepare import (
 )
 from pytest_piecewise.engines.schema import schema_findings
 from pytest_piecewise.engines.sharing import sharing_findings
+from pytest_piecewise.evidence import Evidence
 from pytest_piecewise.findings import allowed, bits_findings, finding
-from pytest_piecewise.judge import Evidence, compare_case, eager_notes
+from pytest_piecewise.judge import compare_case
 from pytest_piecewise.measure import Meter
 from pytest_piecewise.models import Model, find_model
 from pytest_piecewise.records import TIERS, BuildRecord, Call, Case, Counts, Finding, Settings, Status
@@ -207,8 +208,7 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
             same_inputs=_same_inputs(model, steps, dtype),
             weightless=(folder / WEIGHTLESS).exists(),
         )
-        comparisons, findings = compare_case(evidence)
-        notes = eager_notes(evidence)
+        comparisons, findings, notes = compare_case(evidence)
     return BuildRecord(
         variant="comparison",
         outcome="ok",

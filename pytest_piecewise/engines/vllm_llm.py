@@ -23,8 +23,8 @@ from vllm.model_executor.models import registry
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from pytest_piecewise import protocol
+from pytest_piecewise.bitwise import bit_comparison
 from pytest_piecewise.capture import GraphPool
-from pytest_piecewise.compare import bit_comparison
 from pytest_piecewise.engines import Request, tasks, vllm_modes
 from pytest_piecewise.engines.checkpoint import declared_llm, write_checkpoint
 from pytest_piecewise.engines.identity import environment

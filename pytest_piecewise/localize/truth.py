@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from pytest_piecewise.compare import Reference, bit_comparison, bits, budget_comparison, scale_of
+from pytest_piecewise.bitwise import bit_comparison, bits
+from pytest_piecewise.compare import Reference, budget_comparison, scale_of
 from pytest_piecewise.engines.layout import duplicate, output_nodes
 from pytest_piecewise.engines.lifted import PERTURBATIONS, row_change
 from pytest_piecewise.engines.prepare import UNIT_ROUNDOFF

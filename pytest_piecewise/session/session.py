@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,9 +15,8 @@ import pytest
 from pytest_piecewise import exits, machine_lock
 from pytest_piecewise.canary import run_canary
 from pytest_piecewise.errors import PiecewiseError, UnfitError
-from pytest_piecewise.expected import expectations, settled
-from pytest_piecewise.hooks import find_engine, manager
-from pytest_piecewise.models import Model, find_model, locate, model_for, needed_module
+from pytest_piecewise.expected import settled
+from pytest_piecewise.hooks import manager
 from pytest_piecewise.origin import this_run
 from pytest_piecewise.records import (
     TIERS,
@@ -30,16 +29,14 @@ from pytest_piecewise.records import (
     to_plain,
 )
 from pytest_piecewise.reports import costs, junit, startup, terminal, trials
-from pytest_piecewise.runner import probe, run_case, skip_case
+from pytest_piecewise.runner import run_case, skip_case
+from pytest_piecewise.session.cases import Cases
 from pytest_piecewise.session.ending import Ending
 from pytest_piecewise.session.gate import Gate, filters_of
 from pytest_piecewise.session.items import RESULTS, Failed, ModelItem, Piecewise
 from pytest_piecewise.session.live import LiveLine
 from pytest_piecewise.settings import chosen_dtypes, make_settings, read_table
-from pytest_piecewise.workers import Children, InProcess, Worker
-
-ARGUMENTS = ("engine", "dtype", "tier", "device", "expected")
-"""What the marker may say beside the model."""
+from pytest_piecewise.workers import Workers
 
 
 class PiecewiseSession:
@@ -48,7 +45,6 @@ class PiecewiseSession:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_worker = hasattr(config, "workerinput")
-        self._workers: dict[tuple[str, ...], Worker] = {}
         self._results: dict[Case, CaseResult] = {}
         self._reported: dict[str, CaseResult] = {}
         self._failures: set[str] = set()
@@ -67,6 +63,8 @@ class PiecewiseSession:
         self._own_models = [*self.table.get("models", []), *config.getoption("piecewise_models")]
         if config.getoption("piecewise_models") and config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = []
+        self._workers = Workers(self.settings.isolation)
+        self.cases = Cases(config, self.table, self.settings, self._workers)
         self._gate = Gate(self.settings, config.rootpath, filters_of(config))
         given = self.given(("history", "ci"))
         self._ending = Ending(self.settings, config.rootpath, config.invocation_params.dir, given, self.table)
@@ -82,11 +80,6 @@ class PiecewiseSession:
             except PiecewiseError as error:
                 raise PiecewiseError(f"{place}: {error}") from error
 
-    @property
-    def engine(self) -> str:
-        """The engine where neither option nor marker names one."""
-        return str(self._config.getoption("piecewise_engine") or self.table.get("engine", "native"))
-
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the options that the command line has."""
         values = {name: self._config.getoption(f"piecewise_{name}") for name in names}
@@ -96,86 +89,11 @@ class PiecewiseSession:
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Turns the marker of a test that uses the `piecewise` fixture into cases, and refuses unusable ones."""
-        mark = metafunc.definition.get_closest_marker("piecewise")
         try:
-            if mark is None or not mark.args:
-                raise PiecewiseError(
-                    "expected @pytest.mark.piecewise(MODEL) on a test that uses the "
-                    "`piecewise` fixture, found none; add it"
-                )
-            if unknown := mark.kwargs.keys() - set(ARGUMENTS):
-                raise PiecewiseError(
-                    f"@pytest.mark.piecewise has no {', '.join(sorted(unknown))}; "
-                    f"expected {', '.join(ARGUMENTS[:-1])} or {ARGUMENTS[-1]}"
-                )
-            cases = self._cases_of(mark.args[0], metafunc.module, **mark.kwargs)
+            cases = self.cases.of_test(metafunc.definition, metafunc.module)
         except PiecewiseError as error:
             raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from error
         metafunc.parametrize("piecewise", cases, indirect=True, ids=[f"{case.engine}-{case.dtype}" for case in cases])
-
-    def _cases_of(
-        self,
-        model: Model | str | Mapping[str, Model | str],
-        near: Any,
-        *,
-        engine: str | None = None,
-        dtype: Any = None,
-        tier: str = "fastcheck",
-        device: str | None = None,
-        expected: Any = None,
-    ) -> list[Case]:
-        if tier not in TIERS:
-            raise PiecewiseError(f"expected tier {', '.join(TIERS)}, found {tier!r}")
-        if isinstance(model, Mapping):
-            model = model_for(model, self._device(device))
-        if isinstance(model, str):
-            found, (reference, file) = find_model(model), (model, "")
-        else:
-            found, (reference, file) = model, locate(model, near)
-        option = self._config.getoption
-        asked = option("piecewise_dtype") or dtype or self.table.get("dtype")
-        cases = [
-            Case(
-                model=reference,
-                file=file,
-                name=found.name,
-                engine=option("piecewise_engine") or engine or self.engine,
-                dtype=name,
-                device=self._device(device),
-                tier=tier,
-                expected=expectations({} if expected is None else expected),
-            )
-            for name in chosen_dtypes(asked, found.dtypes)
-        ]
-        if TIERS.index(tier) <= TIERS.index(self.settings.tier):
-            for case in cases:
-                self._refuse_unusable(case)
-        return cases
-
-    def _device(self, asked: str | None) -> str:
-        option = self._config.getoption("piecewise_device")
-        device = str(option or asked or self.settings.device)
-        return ("cuda" if self._gpus() else "cpu") if device == "auto" else device
-
-    def _unsupported(self, case: Case) -> str | None:
-        """Why a case is skipped here: its engine cannot build it, or its test asks for a GPU where there is none."""
-        if case.device.startswith("cuda") and self.settings.device == "auto" and not self._gpus():
-            return f"the test asks for device {case.device}, and this machine has no GPU"
-        return find_engine(case.engine).unsupported(case)
-
-    def _refuse_unusable(self, case: Case) -> None:
-        if self._unsupported(case):
-            return  # which the case's result will say
-        worker = self._worker(case.engine)
-        if isinstance(worker, Children):
-            worker.preload(needed_module(case.model))
-        try:
-            record = probe(case, self.settings, worker)
-        except UnfitError:
-            return  # of which the test itself will fail: exit code 12, where a failed collection is an interrupted session
-        if record.outcome != "ok":
-            finding = record.findings[0]
-            raise PiecewiseError("\n".join(filter(None, (finding.summary, finding.detail or record.last_output))))
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Adds the models that were named, and deselects tests of higher tiers."""
@@ -211,7 +129,7 @@ class PiecewiseSession:
         if directory not in sys.path:
             sys.path.insert(0, directory)
         hooked = [model for models in manager().hook.piecewise_models() for model in models if model.name == name]
-        for case in self._cases_of(hooked[0] if hooked else name, None):
+        for case in self.cases.of_model(hooked[0] if hooked else name, None):
             item = ModelItem.from_parent(
                 session, name=f"{name}[{case.engine}-{case.dtype}]", nodeid=f"{name}[{case.engine}-{case.dtype}]"
             )
@@ -219,21 +137,6 @@ class PiecewiseSession:
             yield item
 
     # Running
-
-    def _worker(self, engine: str) -> Worker:
-        """Where builds of an engine are made; started when first needed. Engines share a server only if it has the same
-        modules imported: such a module may change torch for all that is forked later, as vLLM's do."""
-        preload = () if self.settings.isolation == "none" else tuple(getattr(find_engine(engine), "preload", ()))
-        if preload not in self._workers:
-            try:
-                self._workers[preload] = InProcess() if self.settings.isolation == "none" else Children(preload)
-            except PiecewiseError as error:
-                raise pytest.UsageError(str(error)) from error
-        return self._workers[preload]
-
-    def _gpus(self) -> int:
-        started = next(iter(self._workers.values()), None)
-        return (started or self._worker("native")).gpus
 
     def piecewise(self, request: pytest.FixtureRequest) -> Piecewise:
         """What the `piecewise` fixture gives to the test that requests it."""
@@ -243,7 +146,7 @@ class PiecewiseSession:
         """Runs a case, judges it against its baseline, and remembers it."""
         if case not in self._results:
             try:
-                reason = self._unsupported(case)
+                reason = self.cases.unsupported(case)
                 self._live.begin(case)
                 start = time.monotonic()
                 found = skip_case(case, self.settings, reason) if reason else self._run_case(case)
@@ -256,7 +159,7 @@ class PiecewiseSession:
 
     def _run_case(self, case: Case) -> CaseResult:
         """The case's builds, which share the machine with other sessions; what is measured of its costs; the verdicts."""
-        worker, tick = self._worker(case.engine), self._live.tick(case)
+        worker, tick = self._workers.of_engine(case.engine), self._live.tick(case)
         with machine_lock.shared_if_free(self.settings.timeout_seconds):
             if self.settings.canary:
                 return run_canary(case, self.settings, worker, tick, self._gate.findings)
@@ -364,8 +267,7 @@ class PiecewiseSession:
 
     def pytest_unconfigure(self) -> None:
         """Ends children and server."""
-        while self._workers:
-            self._workers.popitem()[1].close()
+        self._workers.close()
         # The interpreter's last garbage collection comes after pytest's: with torch imported, most of the time at the end.
         atexit.register(gc.freeze)
 
