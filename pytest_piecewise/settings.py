@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -56,7 +57,8 @@ def read_table(rootdir: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: expected [{TABLE}] to be a table, found {table!r}")
     for key, value in table.items():
         if key not in KEYS:
-            raise ModelError(f"{path}: [{TABLE}] has {key!r}; expected one of {', '.join(KEYS)}")
+            meant = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(key, KEYS, 1))
+            raise ModelError(f"{path}: [{TABLE}] has {key!r}; expected one of {', '.join(KEYS)}{meant}")
         if type(value) not in KEYS[key] or (
             isinstance(value, list) and not all(isinstance(item, str) for item in value)
         ):

@@ -113,13 +113,26 @@ def test_only_the_planted_cause_fails_where_it_stands_alone(session: tuple[dict[
     assert found == alone
 
 
-def test_kernel_that_is_wrong_in_eager_too_is_said(session: tuple[dict[str, Any], str]) -> None:
-    notes = {
+@pytest.fixture(scope="module")
+def notes(session: tuple[dict[str, Any], str]) -> dict[str, list[str]]:
+    return {
         case: [note for build in result["builds"] for note in build["notes"]] for case, result in session[0].items()
     }
+
+
+def test_kernel_that_is_wrong_in_eager_too_is_said(notes: dict[str, list[str]]) -> None:
     (said,) = [note for note in notes["off-in-float32-native-float32"] if "eager itself is off" in note]
     assert re.search(r"off in output by 0\.00\d+ .*an op is wrong in this dtype", said)
-    assert not any("eager itself" in note for case in CLEAN if not case.startswith("off-in") for note in notes[case])
+
+
+def test_weight_that_eager_no_longer_follows_is_said(notes: dict[str, list[str]]) -> None:
+    (said,) = [note for note in notes["packed-native-float32"] if "eager itself" in note]
+    assert "goes on using what it made of weights" in said
+
+
+def test_right_model_has_no_such_note(notes: dict[str, list[str]]) -> None:
+    named = ("off-in-float32-native-float32", "packed-native-float32")
+    assert not any("eager itself" in note for case in CLEAN if case not in named for note in notes[case])
 
 
 def test_fresh_results_are_copied_before_each_replay(session: tuple[dict[str, Any], str]) -> None:

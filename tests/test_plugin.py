@@ -248,6 +248,7 @@ def test_unknown_option_in_pyproject_is_refused(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, "--piecewise")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "[tool.pytest_piecewise] has 'seeds'; expected one of engine, dtype, device," in done.stderr
+    assert "did you mean 'seed'?" in done.stderr
     assert run_pytest(tmp_path).returncode == pytest.ExitCode.NO_TESTS_COLLECTED  # an ordinary run does not care
 
 
@@ -552,7 +553,7 @@ def test_seed_is_that_of_the_results_and_of_the_command_that_repeats_them(
 ) -> None:
     done, report = one_process
     assert {result["seed"] for result in report["results"]} == {7}
-    assert "clean-stand_in_wrong-float32 on cpu, seed 7:" in done.stdout
+    assert " of clean-stand_in_wrong-float32 on cpu, seed 7:" in done.stdout
     name = "test_verdicts.py::test_wrong[stand_in_wrong-float32]"
     assert f"repeat: pytest --piecewise=fastcheck --piecewise-seed 7 '{name}'" in done.stdout
 

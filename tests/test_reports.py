@@ -188,7 +188,7 @@ def test_failing_test_shows_failures_first_and_how_to_repeat_them() -> None:
     )
     assert failure_text(result("tiny", *findings), findings, "pytest --piecewise x") == "\n".join(
         [
-            "tiny-native-float32 on cpu, seed 3:",
+            "pieces of tiny-native-float32 on cpu, seed 3:",
             "FAIL pieces (piecewise): one piece",
             "    -> split it",
             "STALE baseline: fewer kernels",

@@ -95,6 +95,25 @@ def disturb(build: Build, request: Request, make_second: Callable[[Request], Bui
     return bit_comparison("second_build", build.variant, "the same call with a second build alive", call, before, after)
 
 
+def keeps_old_weights(build: Build, request: Request, make_second: Callable[[Request], Build], call: Call) -> bool:
+    """Whether a module of its own, with the weights and the state that `build` has by now, gives other results in a call:
+    then `build` goes on using what it made of weights before they were updated."""
+    stage = Stage(build, request)
+    before = stage.repeatable(call)
+    with request.meter.phase("module of its own"):
+        second = make_second(dataclasses.replace(request, meter=Meter()))
+        try:
+            second.prepare()
+            for version in range(1, call.weights + 1):
+                update_weights(request.model, second.module, request.seed, version)
+            for name, tensor in state_tensors(request.model, second.module).items():
+                tensor.copy_(state_tensors(request.model, build.module)[name])
+            after = Stage(second, request).repeatable(call)
+        finally:
+            second.close()
+    return not bit_comparison("bits_repeat", build.variant, "a module of its own", call, before, after).ok
+
+
 class Stage:
     """The build with the state that calls change, and the outputs that a caller would keep."""
 

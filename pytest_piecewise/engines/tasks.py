@@ -16,7 +16,7 @@ from pytest_piecewise.engines.cost_metrics import build_kernels, cost_metrics
 from pytest_piecewise.engines.identity import environment
 from pytest_piecewise.engines.instructions import InstructionCount
 from pytest_piecewise.engines.lifted import reference_outputs
-from pytest_piecewise.engines.perform import Performance, disturb, perform, perform_strided
+from pytest_piecewise.engines.perform import Performance, disturb, keeps_old_weights, perform, perform_strided
 from pytest_piecewise.engines.phases import compile_phases
 from pytest_piecewise.engines.prepare import (
     UNIT_ROUNDOFF,
@@ -38,6 +38,10 @@ from pytest_piecewise.structure import structure_findings
 
 WEIGHTLESS = "weightless"
 """A file that the eager build of a model without weights leaves for the comparison."""
+OLD_WEIGHTS = (
+    "eager itself goes on using what it made of weights before they were updated: a new module with the same weights gives "
+    "other results. In that, a stale weight of a build cannot be seen"
+)
 
 
 def run_variant(
@@ -57,8 +61,11 @@ def run_variant(
             done = perform(build, request, [call for call in steps if not call.strided])
             counts = build.counts
             done.outputs |= perform_strided(build, request, [call for call in steps if call.strided])
+            last = list(protocol.replayed(steps))[-1]
             if build.graph_kind:
-                done.comparisons.append(disturb(build, request, engine.build, list(protocol.replayed(steps))[-1]))
+                done.comparisons.append(disturb(build, request, engine.build, last))
+            sound = not done.changed and all(item.ok for item in done.comparisons)
+            old = variant == "eager" and sound and keeps_old_weights(build, request, engine.build, last)
             findings = _build_findings(build, request, done, counts)
             torch.save(done.outputs, folder / f"{variant}.pt")
             if variant == "eager" and is_weightless(model, build.module):
@@ -76,6 +83,7 @@ def run_variant(
                 parts=getattr(build, "parts", ()),
                 calls=done.plain_calls + done.graph_calls,
                 graph_kind=build.graph_kind,
+                notes=(OLD_WEIGHTS,) if old else (),
                 environment=environment(case, model, build) if variant == "eager" else {},
             )
         finally:

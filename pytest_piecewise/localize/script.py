@@ -86,6 +86,7 @@ def integers(seed, shape, low, high, dtype):
 _VERDICT = '''
 def verdict(where, expected, found, budget, wrong, total):
     """Prints what there is to see, and ends."""
+    print(__doc__.splitlines()[0])
     print(f"{where}: expected {expected:.9g}, found {found:.9g}, error {abs(found - expected):.3g}, budget {budget:.3g}")
     print(f"{wrong} of {total} elements beyond the budget: " + ("reproduced" if wrong else "not reproduced"))
     sys.exit(1 if wrong else 0)

@@ -31,9 +31,11 @@ def finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def failure_text(result: CaseResult, findings: Sequence[Finding], command: str) -> str:
-    """What a failing test shows: its findings, failures first, and the command that repeats them."""
+    """What a failing test shows: its findings, failures first, and the command that repeats them. The first line is all
+    that pytest's own summary has room for, so that it starts with the checks."""
     ranked = sorted(findings, key=lambda item: ORDER.index(item.status))
-    lines = [f"{name(result)} on {result.case.device}, seed {result.seed}:"]
+    bad = dict.fromkeys(item.check for item in ranked if item.status in (Status.FAIL, Status.NEW))
+    lines = [f"{', '.join(bad)} of {name(result)} on {result.case.device}, seed {result.seed}:"]
     for item in ranked:
         if item.status in (Status.FAIL, Status.NEW, Status.STALE):
             lines += finding_lines(item)

@@ -111,3 +111,19 @@ def off_in_float32(x: Tensor) -> Tensor:
 @off_in_float32.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+PACKED: dict[int, Tensor] = {}
+
+
+@torch.library.custom_op("planted::packed_linear", mutates_args=())
+def packed_linear(x: Tensor, weight: Tensor, owner: int) -> Tensor:
+    """A product with what was made of the weight in the first call, as kernels keep it that want another layout."""
+    if owner not in PACKED:
+        PACKED[owner] = weight.t().contiguous()
+    return x @ PACKED[owner].to(x.dtype)
+
+
+@packed_linear.register_fake
+def _(x: Tensor, weight: Tensor, owner: int) -> Tensor:
+    return torch.empty_like(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -148,6 +149,19 @@ class Rotary(Network):
         return torch.view_as_real(pairs * self.angles[: x.shape[0]]).flatten(1), self.angles.imag
 
 
+class Packed(Network):
+    """A weight in another layout, made at the first call and kept: no build follows an update of it, nor does eager."""
+
+    numbers = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third, self.number = nn.Linear(WIDTH, WIDTH, bias=False), next(self.numbers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.planted.packed_linear(super().forward(x), self.third.weight, self.number)
+
+
 right = partial(model, dtypes=("float32",))
 ODD_OUTPUTS = right(name="odd-outputs", build=OddOutputs)
 WEIGHTLESS = right(name="weightless", build=Weightless)
@@ -160,6 +174,7 @@ MASKED = right(name="masked", build=Masked, dtypes=("float32", "bfloat16"))
 CLOSURES = right(name="closures", build=Closures)
 BESIDE = right(name="beside", build=Beside, inputs=rows_and_table)
 ONE_CAPTURED = right(name="one-captured", capture_sizes=(1,), max_size=4)
+PACKED = right(name="packed", build=Packed)
 FORGETFUL = right(name="forgetful", context=forgetful)
 RIGHT: tuple[Model, ...] = (
     POSITION_TABLE,
@@ -170,6 +185,7 @@ RIGHT: tuple[Model, ...] = (
     CLOSURES,
     BESIDE,
     ONE_CAPTURED,
+    PACKED,
     FORGETFUL,
     ODD_OUTPUTS,
     WEIGHTLESS,
