@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_piecewise import hooks
+from pytest_piecewise.findings import without_noise_of_eager
 from pytest_piecewise.located import FOLLOWED, Localization
 from pytest_piecewise.records import (
     CACHE_STEPS,
@@ -44,7 +45,8 @@ def _run_case(case: Case, settings: Settings, worker: Worker, on_tick: OnTick, f
     tasks = tasks_of(case)
     if settings.tier != TIERS[0]:  # the check `cache` is too dear for every change
         tasks += cache_tasks(case)
-    records, findings = do_tasks(case, settings, worker, on_tick, folder, tasks)
+    records, found = do_tasks(case, settings, worker, on_tick, folder, tasks)
+    findings = without_noise_of_eager(found)
     failed = localizable(findings, [item for record in records for item in record.comparisons])
     result = result_of(case, settings, records, findings)
     if settings.localize == "off":

@@ -88,8 +88,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 def test_unknown_key_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refusal:
         read_table(project(tmp_path, "tresholds = 3"))
-    path = tmp_path / "pyproject.toml"
-    assert str(refusal.value) == f"{path}: [tool.pytest_piecewise] has 'tresholds'; expected one of {', '.join(KEYS)}"
+    message = f"[tool.pytest_piecewise] has 'tresholds'; expected one of {', '.join(KEYS)}; did you mean 'threads'?"
+    assert str(refusal.value) == f"{tmp_path / 'pyproject.toml'}: {message}"
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,11 @@ def mix_after_a_wrong_kernel(x: Tensor) -> Tensor:
     return mix_in_place(torch.ops.planted.off_in_float32(x) * 2)
 
 
+def unsteady(x: Tensor) -> Tensor:
+    """Through an op that gives other bits in each call."""
+    return mix_in_place(torch.ops.planted.unsteady(x))
+
+
 class FollowsSize(Network):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (1 + 0.1 * x.shape[0])
@@ -164,6 +169,11 @@ LISTED_OP = model(
 )
 FOLLOWS_SIZE = model(name="follows-size", build=FollowsSize)
 WORKSPACE = model(name="workspace", build=Workspace, splitting_ops=("planted::mix_into", "planted_lib::into_workspace"))
+UNSTEADY = model(
+    name="unsteady",
+    build=partial(Network, unsteady),
+    splitting_ops=("planted::mix_into", "planted::unsteady"),
+)
 OFF_IN_FLOAT32 = model(
     name="off-in-float32",
     build=partial(Network, mix_after_a_wrong_kernel),

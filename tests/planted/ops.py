@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -126,4 +127,18 @@ def packed_linear(x: Tensor, weight: Tensor, owner: int) -> Tensor:
 
 @packed_linear.register_fake
 def _(x: Tensor, weight: Tensor, owner: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+CALLS = count()
+
+
+@torch.library.custom_op("planted::unsteady", mutates_args=())
+def unsteady(x: Tensor) -> Tensor:
+    """Rounds otherwise in each call, as atomic additions in another order do."""
+    return x * (1 + 2e-7 * (next(CALLS) % 3))
+
+
+@unsteady.register_fake
+def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
