@@ -114,7 +114,7 @@ def test_xdist_ends_alike_and_junit_has_the_failure_in_its_test(directory: Path,
     assert sorted(len(messages) for messages in found.values()) == [0, 1, 1]
     (message,) = found["test_worse[stand_in-float32]"]
     assert "FAIL baseline: piecewise.kernels: stored 2, now 3" in str(message)
-    assert "Failed: worse-stand_in-float32 on cpu" in str(message)
+    assert "Failed: baseline of worse-stand_in-float32 on cpu" in str(message)
     results = json.loads((tmp_path / "report.json").read_text())["results"]
     statuses = {item["case"]["name"]: {f["check"]: f["status"] for f in item["findings"]} for item in results}
     assert {name: found["baseline"] for name, found in statuses.items()} == {
