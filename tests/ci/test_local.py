@@ -320,13 +320,14 @@ def test_jobs_see_buildkite_and_nothing_of_an_outer_build(run: Runs, monkeypatch
 
 
 def test_real_agent_parses_what_is_uploaded(run: Runs, tmp_path: Path) -> None:
-    agent = tmp_path / "real-agent"
-    agent.write_text('#!/bin/sh\necho "$@" >>calls\necho "no such thing" >&2\nexit 1\n')
+    agent, calls = tmp_path / "real-agent", tmp_path / "calls"
+    agent.write_text(f'#!/bin/sh\necho "$@" >>"{calls}"\necho "no such thing" >&2\nexit 1\n')
     agent.chmod(0o755)
     (run.root / "more.yaml").write_text("steps: [{label: b, key: b, command: echo}]")
     text = "steps: [{label: a, key: a, command: buildkite-agent pipeline upload more.yaml}]"
     with pytest.raises(PipelineError, match=r"refuses .*no such thing"):
         run(text, real_agent=str(agent))
+    assert calls.read_text().startswith("pipeline upload --dry-run")
     agent.write_text("#!/bin/sh\nexit 0\n")
     assert states(run(text, real_agent=str(agent))) == {"a": "passed", "b": "passed"}
 
