@@ -53,7 +53,7 @@ def run_canary(
         tasks = tasks_of(case)
         if any("cache" in fault.variants for fault in faults):
             tasks += cache_tasks(case)
-        records, findings = do_tasks(case, settings, worker, on_tick, folder / "clean", tasks, cache=folder / "cache")
+        records, findings = do_tasks(case, settings, worker, on_tick, folder / "clean", tasks, caches=folder / "caches")
         clean = result_of(case, settings, records, findings)
         clean = dataclasses.replace(clean, findings=(*clean.findings, *judge(clean)))
         bad = [item.check for item in clean.findings if item.status is Status.FAIL]
@@ -195,9 +195,9 @@ class _Canary:
         for path in (self.folder / "clean").glob("*.pt"):
             if path.stem not in touched:
                 (folder / path.name).symlink_to(path)
-        cache = folder / "cache"
-        if cached and (self.folder / "cache").is_dir():
-            shutil.copytree(self.folder / "cache", cache)
+        caches = folder / "caches"
+        if cached and (self.folder / "caches").is_dir():
+            shutil.copytree(self.folder / "caches", caches)
 
         def on_tick(variant: str, phase: str, seconds: float) -> None:
             self.on_tick(f"{planted or 'nothing'} planted in {variant}", phase, seconds)
@@ -208,7 +208,7 @@ class _Canary:
         ]
         if "cache" in touched:
             tasks += self._cache_tasks(folder)
-        records, findings = do_tasks(self.case, settings, worker, on_tick, folder, tasks, cache=cache)
+        records, findings = do_tasks(self.case, settings, worker, on_tick, folder, tasks, caches=caches)
         if touched != ("cache",) and all(record.outcome == "ok" for record in records):
             more, said = do_tasks(self.case, settings, worker, on_tick, folder, [comparison])
             records, findings = [*records, *more], [*findings, *said]

@@ -113,6 +113,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
            help="plant faults in each case, one by one, and say which check catches which; =KIND or =NAME for some "
            "of them; `pytest-piecewise faults` lists them")  # fmt: skip
     option("--piecewise-seed", dest="piecewise_seed", type=int, metavar="N", help="of weights and inputs; default 0")
+    _add_costs(option)
+    _add_selection(option)
+
+
+def _add_costs(option: Callable[..., None]) -> None:
     option("--piecewise-baselines", dest="piecewise_baselines", metavar="DIR", help="stored counts; default baselines/")
     option("--piecewise-costs", dest="piecewise_costs", choices=("counts", "work", "ratios"),
            help="what is measured of costs: exact counts (fastcheck), Python calls of compilation too (full), ratios of "
@@ -125,7 +130,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     option("--piecewise-update-to", dest="piecewise_update_to", metavar="DIR",
            help="write what an update would store as proposals into DIR; also where CI is set")  # fmt: skip
-    _add_selection(option)
 
 
 def _add_selection(option: Callable[..., None]) -> None:

@@ -74,11 +74,12 @@ def do_tasks(
     on_tick: OnTick,
     folder: Path,
     tasks: Sequence[tuple[str, str]],
-    cache: Path | None = None,
+    caches: Path | None = None,
 ) -> tuple[list[BuildRecord], list[Finding]]:
     """Does tasks of a case in order, in `folder`, and collects what they say.
 
-    `cache` is an Inductor cache directory for all of them; without it each has one of its own.
+    Each has an Inductor cache of its own: what one left must not change what another costs. With `caches` it is kept there,
+    under the name of the build, and one that is there already is used.
     """
     records: list[BuildRecord] = []
     findings: list[Finding] = []
@@ -92,7 +93,7 @@ def do_tasks(
             findings.append(Finding(check="build", status=Status.SKIP, variant=name, summary=reason))
             continue
         task = {"kind": kind, "variant": variant, "case": to_plain(case), "settings": to_plain(settings)}
-        task |= {"cache": str(cache)} if cache else {}
+        task |= {"cache": str(caches / name)} if caches else {}
         record = worker.do(task, folder / name, settings, on_tick)
         records.append(record)
         if record.outcome == "ok" and kind == "build":
