@@ -192,8 +192,8 @@ class _Canary:
         self, worker: Worker, folder: Path, planted: str, touched: Sequence[str], *, cached: bool
     ) -> tuple[list[BuildRecord], list[Finding]]:
         """Builds what the fault touches, beside the clean outputs of the rest."""
-        for path in (self.folder / "clean").glob("*.pt"):
-            if path.stem not in touched:
+        for path in (self.folder / "clean").iterdir():
+            if path.suffix in (".pt", ".stale") and path.stem not in touched:
                 (folder / path.name).symlink_to(path)
         caches = folder / "caches"
         if cached and (self.folder / "caches").is_dir():

@@ -28,6 +28,8 @@ class Evidence:
     device: str = "cpu"
     same_inputs: bool = False
     """Whether the arguments of all calls of one size are the same, so that a stale one could not be told."""
+    stale: Mapping[str, CallOutputs] = field(default_factory=dict)
+    """Of a model with state: what calls of the reference give with other `inputs`, or with `weights` of before an update."""
     weightless: bool = False
     """Whether the model has neither weights nor buffers of floating-point numbers, which results could follow."""
 

@@ -12,6 +12,8 @@ from pytest_piecewise.evidence import Evidence
 from pytest_piecewise.findings import finding
 from pytest_piecewise.records import Call, Finding, Status
 
+Outputs = Mapping[str, torch.Tensor]
+
 VACUOUS_FACTOR = 10.0
 """Outputs must change with inputs and weights by this many times the error that is tolerated."""
 EAGER_FAR = 30.0
@@ -34,20 +36,16 @@ def eager_notes(evidence: Evidence, scales: Mapping[str, Scale]) -> tuple[str, .
 
 def vacuity_finding(evidence: Evidence, *, eager_is_far: bool) -> Finding:
     """Whether a stale input or a stale weight would be seen at all: results must follow both by more than is tolerated."""
-    plain = [call for call in evidence.judged if not call.weights]
-    inputs = [(a, b) for a in plain for b in plain if a.size == b.size and a.index < b.index and a.seed != b.seed]
-    weights = [
-        (a, b) for a in plain for b in evidence.judged if b.weights == 1 and a.size == b.size and a.seed == b.seed
-    ]
     problems, still, least = [], [], math.inf
     if evidence.same_inputs:
         problems.append("the arguments are the same in all calls of one size")
-    for what, pairs in (("inputs", inputs), *([] if evidence.weightless else [("weights", weights)])):
-        shares, texts = [], []
+    for what in ("inputs",) if evidence.weightless else ("inputs", "weights"):
+        shares, texts, pairs = [], [], _pairs(evidence, what)
         for name in (name for name in evidence.float_outputs if not name.startswith("state:")):
             tolerated = VACUOUS_FACTOR * _tolerated(evidence, name)
-            alike = [pair for pair in pairs if _have_one_shape(evidence, name, *pair)]
-            change = max((_relative_change(evidence, name, a, b) for a, b in alike), default=math.inf)
+            # Outputs whose shape follows the data of a call cannot be told apart element by element.
+            alike = [(a[name], b[name]) for a, b in pairs if a[name].shape == b[name].shape]
+            change = max((_relative_change(a, b) for a, b in alike), default=math.inf)
             shares.append(change / tolerated)
             if change <= tolerated:
                 still.append(f"{name} does not follow the {what}")
@@ -80,14 +78,26 @@ def _tolerated(evidence: Evidence, name: str) -> float:
     return max(sorted(errors)[len(errors) // 2], evidence.unit)
 
 
-def _have_one_shape(evidence: Evidence, name: str, first: Call, second: Call) -> bool:
-    """Outputs whose shape follows the data of a call cannot be told apart element by element."""
-    a, b = (evidence.reference[call.index][name].value for call in (first, second))
-    return a.shape == b.shape
+def _pairs(evidence: Evidence, what: str) -> list[tuple[Outputs, Outputs]]:
+    """Outputs of the reference that differ by their `inputs` or `weights` alone."""
+
+    def values(call: Call) -> Outputs:
+        return {name: known.value for name, known in evidence.reference[call.index].items()}
+
+    judged = evidence.judged
+    if evidence.stale:
+        return [
+            (values(call), evidence.stale[what][call.index]) for call in judged if call.index in evidence.stale[what]
+        ]
+    plain = [call for call in judged if not call.weights]
+    if what == "inputs":
+        alike = [(a, b) for a in plain for b in plain if a.size == b.size and a.index < b.index and a.seed != b.seed]
+    else:
+        alike = [(a, b) for a in plain for b in judged if b.weights == 1 and (a.size, a.seed) == (b.size, b.seed)]
+    return [(values(a), values(b)) for a, b in alike]
 
 
-def _relative_change(evidence: Evidence, name: str, first: Call, second: Call) -> float:
-    a, b = (evidence.reference[call.index][name].value for call in (first, second))
+def _relative_change(a: torch.Tensor, b: torch.Tensor) -> float:
     scale = max(_rms(a), _rms(b))
     return _rms(a - b) / scale if scale else 0.0
 

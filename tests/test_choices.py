@@ -74,7 +74,7 @@ def outputs(bias: float = 0.0, factor: float = 1.0) -> dict[int, dict[str, Tenso
 
 def reference() -> dict[int, dict[str, Reference]]:
     with torch.no_grad():
-        results, _ = reference_outputs(REQUEST, module(), steps())
+        results, _, _ = reference_outputs(REQUEST, module(), steps())
     return {index: {name: Reference(*known) for name, known in found.items()} for index, found in results.items()}
 
 
@@ -127,7 +127,7 @@ def test_most_rows_are_settled_in_low_precision_and_all_in_float32() -> None:
     for dtype in (torch.bfloat16, torch.float32):
         request = replace(REQUEST, dtype=dtype)
         with torch.no_grad():
-            results, _ = reference_outputs(request, make_module(ROUTED, dtype, request.device, 0), steps())
+            results, _, _ = reference_outputs(request, make_module(ROUTED, dtype, request.device, 0), steps())
         tied = torch.cat([found["output"][2] for found in results.values()])
         shares.append(float(tied.float().mean()))
     assert 0.01 < shares[0] < 0.3

@@ -28,10 +28,18 @@ PERTURBATIONS = 3
 Judged = dict[int, dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]
 """By call and output: the value, the largest change of each row under perturbation, and whether the row follows a near
 tie, in which case most of that change is owed to another choice (last dimension kept as 1 in both)."""
+Stale = dict[str, dict[int, dict[str, torch.Tensor]]]
+"""What calls would give that saw the `inputs` of another call, or the `weights` before an update, by call and output."""
 
 
-def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]) -> tuple[Judged, dict[str, str]]:
-    """The outputs and state of `steps`, on the CPU; and the ops that ran in their own precision, with the reason."""
+def reference_outputs(
+    request: Request, module: nn.Module, steps: Sequence[Call]
+) -> tuple[Judged, Stale, dict[str, str]]:
+    """The outputs and state of `steps`, on the CPU; and the ops that ran in their own precision, with the reason.
+
+    Of a model with state also what stale calls give: since its state goes on, no two of its calls would be alike even if
+    nothing else were different.
+    """
     model, target = request.model, getattr(torch, request.model.reference)
     weights = LiftedWeights(request, module, target)
     _lift_state(request, module, target)
@@ -40,26 +48,36 @@ def reference_outputs(request: Request, module: nn.Module, steps: Sequence[Call]
     runs: dict[int, dict[str, list[torch.Tensor]]] = {call.index: {} for call in steps}
     choices = {call.index: Choices() for call in steps}
     fallbacks: dict[str, str] = {}
+
+    def run(call: Call, attempt: int, version: int, seed: int, known: Choices) -> dict[str, torch.Tensor]:
+        weights.use(version, attempt)
+        for name, tensor in before[call.index].items():
+            state[name].copy_(tensor)
+        mode = LiftedPrecision(target, attempt or None, known.start(attempt))
+        inputs = make_inputs(model, call.size, seed, request.dtype, request.device)
+        with mode, call_context(model, call):
+            outputs = flatten(module(*inputs))
+        fallbacks.update(mode.fallbacks)
+        return outputs
+
     for attempt in range(PERTURBATIONS + 1):
         with request.meter.phase(f"reference: perturbation {attempt}" if attempt else "reference"):
             for call in steps:
-                weights.use(call.weights, attempt)
                 if not attempt:
                     before[call.index] = {name: as_real(tensor).clone() for name, tensor in state.items()}
-                for name, tensor in before[call.index].items():
-                    state[name].copy_(tensor)
-                mode = LiftedPrecision(target, attempt or None, choices[call.index].start(attempt))
-                inputs = make_inputs(model, call.size, call.seed, request.dtype, request.device)
-                with mode, call_context(model, call):
-                    outputs = flatten(module(*inputs))
+                outputs = run(call, attempt, call.weights, call.seed, choices[call.index])
                 outputs |= {f"state:{name}": as_real(tensor).clone() for name, tensor in state.items()}
                 _note(runs[call.index], outputs, request.dtype)
-                fallbacks.update(mode.fallbacks)
+    stale: Stale = {"inputs": {}, "weights": {}} if state else {}
+    for call in steps if state else ():
+        if call.weights == 1:
+            for what, (version, seed) in {"inputs": (1, call.seed + 1), "weights": (0, call.seed)}.items():
+                stale[what][call.index] = {k: v.cpu() for k, v in run(call, 0, version, seed, Choices()).items()}
     results = {
         index: {name: _judged(*values, near=choices[index].near) for name, values in outputs.items()}
         for index, outputs in runs.items()
     }
-    return results, fallbacks
+    return results, stale, fallbacks
 
 
 def _note(known: dict[str, list[torch.Tensor]], outputs: dict[str, torch.Tensor], low: torch.dtype) -> None:

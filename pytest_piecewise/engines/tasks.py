@@ -37,6 +37,7 @@ from pytest_piecewise.structure import Evidence as StructureEvidence
 from pytest_piecewise.structure import structure_findings
 
 WEIGHTLESS = "weightless"
+STALE = "reference.stale"
 """A file that the eager build of a model without weights leaves for the comparison."""
 OLD_WEIGHTS = (
     "eager itself goes on using what it made of weights before they were updated: a new module with the same weights gives "
@@ -153,8 +154,9 @@ def run_reference(case: Case, settings: Settings, folder: Path, on_phase: Callab
         engine = hooks.find_engine(case.engine)
         module = engine.reference(request) if hasattr(engine, "reference") else engine.build(request).module
         steps = [c for c in protocol_of(model, settings) if c.judged or model.state]
-        results, fallbacks = reference_outputs(request, module, steps)
+        results, stale, fallbacks = reference_outputs(request, module, steps)
     torch.save(results, folder / "reference.pt")
+    torch.save(stale, folder / STALE)
     notes = [f"the reference is only {model.reference}"] if model.reference != "float64" else []
     if str(device) != case.device:
         notes.append(f"the reference runs on {device}, since {case.device} cannot do {model.reference}")
@@ -215,6 +217,7 @@ def run_comparison(case: Case, settings: Settings, folder: Path, on_phase: Calla
             device=case.device,
             same_inputs=_same_inputs(model, steps, dtype),
             weightless=(folder / WEIGHTLESS).exists(),
+            stale=torch.load(folder / STALE) if (folder / STALE).exists() else {},
         )
         comparisons, findings, notes = compare_case(evidence)
     return BuildRecord(
