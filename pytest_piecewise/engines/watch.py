@@ -65,7 +65,7 @@ def counts_from(evidence: Evidence, watch: CompileWatch, model: Model) -> Counts
         distinct_pieces=len(evidence.distinct) or evidence.pieces,
         compiles=evidence.compiles if evidence.modules else 0,
         loaded=evidence.loaded,
-        kernels=evidence.kernels,
+        kernels=len(evidence.kernel_names),
         splitting_ops=len(evidence.splitting_ops),
         captures=evidence.captures,
         replays=evidence.replays,

@@ -177,6 +177,7 @@ class Counts:
     compiles: int = 0
     loaded: int = 0
     kernels: int = 0
+    """Calls in the generated code of kernels: loop nests on a CPU, Triton's on a GPU, and those of libraries."""
     splitting_ops: int = 0
     captures: int = 0
     replays: int = 0
