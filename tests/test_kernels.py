@@ -44,7 +44,9 @@ triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
 def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
     pass
 ''', device_str='cuda')
+multi_kernel_1 = async_compile.multi_kernel('multi_kernel_1', [triton_red_fused_sum_1, triton_per_fused_sum_1])
 def call(args):
+    multi_kernel_1.run(buf0, buf3, stream=stream0)
     triton_poi_fused_add_0.run(arg0, buf0, 16, stream=stream0)
     triton_poi_fused_add_0.run(buf0, buf1, 16, stream=stream0)
     extern_kernels.addmm(arg1, buf1, arg2, alpha=1, beta=1, out=buf2)
@@ -62,7 +64,7 @@ def found(tmp_path: Path, text: str) -> list[str]:
 def test_every_call_of_a_nest_of_loops_counts(tmp_path: Path) -> None:
     # Two nests of loops in each of the two calls of the first.
     assert found(tmp_path, CPU) == [*["cpp_fused_add_mul"] * 4, "cpp_fused_sin", "extern_mm"]
-    assert found(tmp_path, GPU) == ["extern_addmm", "triton_poi_fused_add", "triton_poi_fused_add"]
+    assert found(tmp_path, GPU) == ["extern_addmm", "multi_kernel", *["triton_poi_fused_add"] * 2]
 
 
 def test_module_without_a_file_has_none() -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-_DEFINED = re.compile(r"^(\w+) = async_compile\.(\w+)\(.*?'''(.*?)'''", re.MULTILINE | re.DOTALL)
+_DEFINED = re.compile(r"^(\w+) = async_compile\.(\w+)\((?:[^\n]*?'''(.*?)''')?", re.MULTILINE | re.DOTALL)
 _DEFINED_IN_CPP = re.compile(r'^extern "C"\s+void\s+(\w+)\((.*?)^}', re.MULTILINE | re.DOTALL)
 _CALLED_IN_CPP = re.compile(r"^\s+(?:call_)?((?:cpp|triton)_\w+)\(", re.MULTILINE)
 _LIBRARY = re.compile(r"\bextern_kernels\.(\w+)\(")

@@ -153,6 +153,11 @@ class VllmBuild:
         return counts_from(self._evidence, self._watch, self._request.model)
 
     @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the generated kernels, as often as they are called."""
+        return tuple(self._evidence.kernel_names)
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """What vLLM's split graph consists of; empty for eager, and where all was loaded from a cache."""
         return tuple(self._evidence.parts)
